@@ -13,9 +13,9 @@ run: $(VENV)/core
 	@echo
 	@echo "These digits are easy and training is short: DCFL-PW is within 0.8 points of FedAvg here, and DCFL-SW"
 	@echo "probably about a point below. The gain of both, of almost two points, shows late in"
-	@echo "training, on harder pictures such as CIFAR-10 (docs/reproduction.md). To see it, in a few hours:"
+	@echo "training, on harder pictures such as CIFAR-10 (docs/reproduction.md). To see it, in an hour or two:"
 	@echo "  .venv/bin/dcfl data get cifar10"
-	@echo "  .venv/bin/dcfl reproduce participation-5 --only cifar10-0.3-p5 data.path=data"
+	@echo "  .venv/bin/dcfl reproduce participation-5 --only cifar10-0.3-p5-fedavg --only cifar10-0.3-p5-dcfl data.path=data"
 
 # One thread per test process: small tensors gain nothing from more, and two processes share two cores.
 test: $(VENV)/dev

@@ -25,6 +25,7 @@ from dcfl.runs.folder import RecordedRun
 ROOT = Path(__file__).parent.parent
 LEADS = ROOT / "benchmarks" / "results" / "reproduction" / "leads.csv"
 PICTURE = ROOT / "docs" / "images" / "leads.svg"
+ON_A_HEAD = ("FedSCL", "FedProc")  # beside the classifier: dashed
 SHOWN = {
     "FedSCL": "#0072b2",
     "FedProc": "#e69f00",
@@ -77,7 +78,8 @@ def draw() -> None:
         ]
         low = [gain - error for gain, error in zip(gains, errors, strict=True)]
         high = [gain + error for gain, error in zip(gains, errors, strict=True)]
-        axes.plot(rounds, gains, color=colour, label=row)
+        dashes, label = ("--", f"{row}, head") if row in ON_A_HEAD else ("-", row)
+        axes.plot(rounds, gains, dashes, color=colour, label=label)
         axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="round", ylabel="EMA − FedAvg, points")
     axes.legend(ncols=len(SHOWN), frameon=False, fontsize="small")

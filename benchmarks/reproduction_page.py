@@ -1,11 +1,11 @@
-"""Put the measured tables into docs/reproduction.md, why.md and pretrained.md, between the marks
-that name them.
+"""Put the measured tables into docs/reproduction.md, why.md, pretrained.md and the pages beside the
+stored results, between the marks that name them.
 
-    dcfl reproduce NAME ... --out FOLDER      # writes FOLDER/NAME.csv and NAME-runs.csv
+    dcfl reproduce NAME ... --out FOLDER      # writes FOLDER/NAME-runs.csv
     python benchmarks/course.py ...           # writes benchmarks/results/course.json
     python benchmarks/reproduction_page.py       # from the copies in benchmarks/results/
 
-A test compares the pages with what this makes.
+Everything is computed from the single runs. A test compares the pages with what this makes.
 """
 
 from __future__ import annotations
@@ -13,179 +13,250 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from dcfl.paper.reproduction_page import order_table
-from dcfl.paper.results import CLAIMS, Contests, MethodScore, Place, checks, figures
+from dcfl.comparisons.pairs import Pair, Pairs, Spread
+from dcfl.config import as_tables
+from dcfl.paper.recipe import REFERENCE, ROWS, Choice
+from dcfl.paper.recipe_book import HARD, RECIPES
+from dcfl.paper.reproduction_page import found_cells, order_table, split_name
+from dcfl.paper.results import METRICS, Contest, MethodScore, figures, head_of
+from dcfl.paper.scales import MINI
 from dcfl.report.document import Table
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / name for name in ("reproduction.md", "why.md", "pretrained.md")]
 RESULTS = ROOT / "benchmarks" / "results"
-
-Row = dict[str, str]
-
-
-def _rows(recipe: str) -> list[Row]:
-    with (RESULTS / f"{recipe}.csv").open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
-
-
-def _number(text: str, sign: str = "") -> str:
-    return f"{float(text):{sign}.2f}" if text else "–"
+PAGES = [
+    *(ROOT / "docs" / name for name in ("reproduction.md", "why.md", "pretrained.md")),
+    *(RESULTS / name / "README.md" for name in ("reproduction", "side-head", "pretrained")),
+    RESULTS / "course.md",
+]
+CHOSE = 0  # the seed at `mini` on which settings were chosen
 
 
-def _spread(row: Row, value: str, deviation: str, sign: str = "") -> str:
-    shown = _number(row[value], sign)
-    return f"{shown} ± {_number(row[deviation])}" if row[deviation] else shown
+@dataclass(frozen=True)
+class Row:
+    """A row of a recipe in one place, over its seeds."""
+
+    block: str
+    column: str
+    row: str
+    values: dict[str, dict[int, float]]  # by measure (max, ema, fluctuation) and seed
+    gain: Pair | None  # of EMA, against FedAvg
+    paper: Mapping[str, float]
+
+    def spread(self, measure: str = "ema") -> Spread:
+        return Spread.of(list(self.values[measure].values()))
+
+
+def rows_of(recipe: str, without: Collection[int] = ()) -> list[Row]:
+    """Of a recipe that may not have been run."""
+    path = RESULTS / f"{recipe}-runs.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        runs = [run for run in csv.DictReader(stream) if int(run["seed"]) not in without]
+    found: dict[tuple[str, str], dict[str, dict[str, dict[int, float]]]] = {}
+    for run in runs:
+        own = found.setdefault((run["block"], run["column"]), {}).setdefault(run["row"], {})
+        for measure in (*METRICS, "fluctuation"):
+            own.setdefault(measure, {})[int(run["seed"])] = float(run.get(measure) or "nan")
+    made = []
+    for (block, column), rows in found.items():
+        reference = rows.get(REFERENCE) or found.get((block, ""), {}).get(REFERENCE)
+        scores = {row: values["ema"] for row, values in rows.items()}
+        pairs: dict[str, Pair] = {}
+        if reference:
+            both = Pairs.of({REFERENCE: reference["ema"], **scores}, REFERENCE)
+            pairs = {pair.method: pair for pair in both.pairs}
+        for row, values in rows.items():
+            paper = figures(Path(recipe).name, row, block, column)
+            made.append(Row(block, column, row, values, pairs.get(row), paper))
+    return made
+
+
+def _interval(pair: Pair | None) -> str:
+    if pair is None:
+        return "–"
+    ends = pair.paired.interval
+    mean = f"{pair.paired.spread.mean:+z.2f}"
+    return f"{mean} ({ends[0]:+z.2f} to {ends[1]:+z.2f})" if ends else mean
+
+
+def _p(pair: Pair | None) -> str:
+    return "–" if pair is None or pair.p_value is None else f"{pair.p_value:.3f}"
 
 
 def beside_the_paper(recipe: str, block: str, column: str) -> str:
     """MAX and EMA of one data set and split, with the paper's and the paired gain."""
-    here = [row for row in _rows(recipe) if (row["block"], row["column"]) == (block, column)]
-    ema = {row["row"]: row for row in here if row["metric"] == "ema"}
-    best = {row["row"]: row for row in here if row["metric"] == "max"}
     rows = [
         [
-            name,
-            row["seeds"],
-            _spread(best[name], "ours", "deviation"),
-            _number(best[name]["paper"]),
-            _spread(row, "ours", "deviation"),
-            _number(row["paper"]),
-            _interval(row),
-            f"{row['wins']} of {row['pairs']}" if row["pairs"] else "–",
-            f"{float(row['p']):.2f}" if row["p"] else "–",
-            _number(row["fluctuation"]),
+            one.row,
+            str(one.spread().count),
+            f"{one.spread('max')}",
+            f"{one.paper['max']:.2f}" if one.paper else "–",
+            f"{one.spread()}",
+            f"{one.paper['ema']:.2f}" if one.paper else "–",
+            _interval(one.gain),
+            f"{one.gain.paired.wins} of {one.gain.paired.seeds}" if one.gain else "–",
+            _p(one.gain),
+            f"{one.spread('fluctuation').mean:.2f}",
         ]
-        for name, row in ema.items()
+        for one in rows_of(recipe)
+        if (one.block, one.column) == (block, column)
     ]
-    gains = ["EMA − FedAvg (95 %)", "wins", "p"]
-    columns = ["method", "seeds", "MAX", "paper", "EMA", "paper", *gains, "jumps"]
-    return Table(columns, rows).markdown()
-
-
-def _interval(row: Row) -> str:
-    if not row["gain_low"]:
-        return _number(row["gain"], "+")
-    low, high = (_number(row[key], "+") for key in ("gain_low", "gain_high"))
-    return f"{_number(row['gain'], '+')} ({low} to {high})"
-
-
-DIGITS = {"accuracy": 1, "effective_rank": 1, "client_turn": 3, "turn": 3}
+    gains = ["EMA − FedAvg (95 %)", "wins", "p", "jumps"]
+    return Table(["method", "seeds", "MAX", "paper", "EMA", "paper", *gains], rows).markdown()
 
 
 def grid(recipe: str, value: str, metric: str = "ema", block: str = "cifar10") -> str:
     """Rows by columns: `value` is "ours" or "gain"."""
-    here = [row for row in _rows(recipe) if row["metric"] == metric and row["block"] == block]
-    columns = _in_order(row["column"] for row in here if row[value])
+
+    def shown(one: Row) -> str:
+        return f"{one.spread(metric)}" if value == "ours" else _interval(one.gain)
+
+    here = [one for one in rows_of(recipe) if one.block == block]
+    cells = {(one.row, one.column): shown(one) for one in here if value == "ours" or one.gain}
+    columns = _in_order(column for _, column in cells)
     columns.sort(key=lambda column: float(column) if column[:1].isdigit() else 0.0)  # stable
-    deviation = "deviation" if value == "ours" else "gain_deviation"
-    sign = "+" if value == "gain" else ""
-    cells = {
-        (row["row"], row["column"]): _spread(row, value, deviation, sign)
-        for row in here
-        if row[value]
-    }
     names = _in_order(name for name, _ in cells)
     rows = [[name, *(cells.get((name, column), "–") for column in columns)] for name in names]
     return Table(["", *(column or "–" for column in columns)], rows).markdown()
 
 
-def contests(recipe: str) -> Contests:
-    """From every run's own figures, which are in NAME-runs.csv."""
-    found: dict[Place, dict[str, dict[int, float]]] = {}
-    for run in _rows(f"{recipe}-runs"):
-        for metric in ("max", "ema"):
-            place = (Path(recipe).name, run["block"], run["column"], metric)
-            own = found.setdefault(place, {}).setdefault(run["row"], {})
-            own[int(run["seed"])] = float(run[metric])
-    return {
-        (table, block, column, metric): {
-            row: MethodScore(own, getattr(paper, metric))
-            for row, own in rows.items()
-            if (paper := figures(table, row, block, column))
-        }
-        for (table, block, column, metric), rows in found.items()
-    }
+def search(recipe: str, block: str = "cifar10") -> str:
+    """What a search found in each row, with its budget and edges."""
+    tried: dict[str, dict[str, list[float]]] = {}
+    for one in rows_of(recipe):
+        if one.block == block and one.column:
+            tried.setdefault(one.row, {})[one.column] = [*one.values["ema"].values()]
+    kind = RECIPES[Path(recipe).name]
+    rows = [
+        [row, *found_cells(choice, kind)]
+        for row, values in tried.items()
+        if (choice := Choice.of(values))
+    ]
+    return Table([kind.columns, "trials", "seeds", "best", "at the edge"], rows).markdown()
 
 
 def order(recipe: str) -> str:
-    """In how many cells each of the paper's inequalities holds."""
-    table = order_table(contests(recipe))
-    return Table(table.columns, table.rows[: len(checks(CLAIMS, contests(recipe)))]).markdown()
+    """In how many cells of `mini` each of the paper's inequalities holds."""
+    contests: dict[tuple[str, str, str], Contest] = {}
+    for metric in METRICS:
+        for one in rows_of(recipe):
+            if one.paper:
+                plain = MINI.experiment(HARD, ROWS[one.row], 0, {}, {})
+                score = MethodScore(
+                    one.values[metric], one.paper[metric], head_of(as_tables(plain))
+                )
+                place = (one.block, one.column, metric)
+                contests[place] = {**contests.get(place, {}), one.row: score}
+    return order_table([*contests.values()]).markdown()
+
+
+FIVE, ABLATION = "reproduction/participation-5", "reproduction/ablation"
+SWAPPED, USUAL = "align=0.3 uniform=0.7", "align=0.9 uniform=0.1"
+CLAIMS = (  # what is claimed, and where: recipe, column and row, and the seeds left out
+    ("DCFL-PW above FedAvg, Dirichlet 0.3", FIVE, "0.3", "DCFL-PW", [CHOSE]),
+    ("DCFL-SW above FedAvg, Dirichlet 0.3", FIVE, "0.3", "DCFL-SW", [CHOSE]),
+    ("DCFL-PW above FedAvg, even split", FIVE, "iid", "DCFL-PW", [CHOSE]),
+    ("DCFL-SW above FedAvg, even split", FIVE, "iid", "DCFL-SW", [CHOSE]),
+    ("DCFL-PW above FedAvg, 2 %", ABLATION, "0.3", f"DCFL-PW {USUAL}", [CHOSE]),
+    ("DCFL-SW above FedAvg, 2 %", ABLATION, "0.3", f"DCFL-SW {USUAL}", [CHOSE]),
+    ("DCFL-PW with 0.3 and 0.7 below FedAvg, 2 %", ABLATION, "0.3", f"DCFL-PW {SWAPPED}", []),
+    ("DCFL-SW with 0.3 and 0.7 below FedAvg, 2 %", ABLATION, "0.3", f"DCFL-SW {SWAPPED}", []),
+    ("FedRCL above FedAvg, Dirichlet 0.3", FIVE, "0.3", "FedRCL", [CHOSE]),
+    ("FedProc (side head) above FedAvg, Dirichlet 0.3", FIVE, "0.3", "FedProc", [CHOSE]),
+    ("FedSCL (side head) above FedAvg, Dirichlet 0.3", FIVE, "0.3", "FedSCL", [CHOSE]),
+    ("DCFL-PW (side head, 0.5, 0.5) above FedAvg", "side-head/weights", "0.5", "mu = 10", [CHOSE]),
+    ("DCFL-PW level with FedAvg, pretrained", "pretrained/participation-5", "0.3", "DCFL-PW", []),
+    ("DCFL-SW level with FedAvg, pretrained", "pretrained/participation-5", "0.3", "DCFL-SW", []),
+)  # fmt: skip
+
+
+def claims() -> str:
+    """Each claim with the seeds behind it."""
+    rows = []
+    for claim, recipe, column, row, without in CLAIMS:
+        (one,) = (one for one in rows_of(recipe, without) if (one.column, one.row) == (column, row))
+        assert one.gain
+        p_value = one.gain.paired.p_value
+        rows.append(
+            [
+                claim,
+                f"{one.gain.paired.seeds}{', fresh' if without else ''}",
+                _interval(one.gain),
+                "–" if p_value is None else f"{p_value:.3f}",
+            ]
+        )
+    return Table(["claim", "seeds", "EMA − FedAvg (95 %)", "p"], rows).markdown()
 
 
 NOT_RUN = "*Not run yet.*"
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
 
 
-def _ema(recipe: str) -> list[Row]:
-    """The rows of EMA, of a recipe that may not have been run."""
-    if not (RESULTS / f"{recipe}.csv").exists():
-        return []
-    return [row for row in _rows(recipe) if row["metric"] == "ema"]
-
-
-def _split(column: str) -> str:
-    return "IID" if column == "iid" else f"Dirichlet {column}"
-
-
 def gains(recipe: str, block: str) -> str:
     """EMA of FedAvg and the paired differences to it with their intervals, by method and split."""
-    here = [row for row in _ema(recipe) if row["block"] == block]
+    here = [one for one in rows_of(recipe) if one.block == block]
     if not here:
         return NOT_RUN
     columns = sorted(
-        _in_order(row["column"] for row in here), key=lambda one: one != "iid" and -float(one)
+        _in_order(one.column for one in here), key=lambda one: one != "iid" and -float(one)
     )
-    cells = {(row["row"], row["column"]): row for row in here}
-    rows = []
-    for name in _in_order(row["row"] for row in here):
-        own = [cells.get((name, column)) for column in columns]
-        if name == "FedAvg":
-            shown = [
-                row and f"{_spread(row, 'ours', 'deviation')} ({row['seeds']} seeds)" for row in own
-            ]
-        else:
-            shown = [row and _interval(row) for row in own]
-        rows.append([name, *(text or "–" for text in shown)])
-    return Table(["EMA", *map(_split, columns)], rows).markdown()
+    cells = {
+        (one.row, one.column): _interval(one.gain)
+        if one.gain
+        else f"{one.spread()} ({one.spread().count} seeds)"
+        for one in here
+    }
+    names = _in_order(one.row for one in here)
+    rows = [[name, *(cells.get((name, column), "–") for column in columns)] for name in names]
+    return Table(["EMA", *map(split_name, columns)], rows).markdown()
 
 
 def verdicts(recipe: str) -> str:
-    """For each data set and split, who is above FedAvg and who below: by the 95 % interval of the
-    paired difference of EMA, alone and corrected for the methods of the place (Holm)."""
-    places: dict[tuple[str, str], list[Row]] = {}
-    for row in _ema(recipe):
-        if row["gain_low"]:
-            places.setdefault((row["block"], row["column"]), []).append(row)
+    """For each data set and split, who is above FedAvg and who below, by the 95 % interval of the
+    paired difference of EMA; of the others, how far from it they can be."""
+    places: dict[tuple[str, str], list[Pair]] = {}
+    for one in rows_of(recipe):
+        if one.gain and one.gain.paired.interval:
+            places.setdefault((one.block, one.column), []).append(one.gain)
     lines = []
-    for (block, column), rows in places.items():
-        rows.sort(key=lambda row: -float(row["gain"]))
-        above = [row for row in rows if float(row["gain_low"]) > 0]
-        below = [row for row in rows if float(row["gain_high"]) < 0]
-        level = [row["row"] for row in rows if row not in above and row not in below]
-        seeds = _in_order(row["pairs"] for row in rows)
+    for (block, column), pairs in places.items():
+        pairs.sort(key=lambda pair: -pair.paired.spread.mean)
+        above = [pair for pair in pairs if _ends(pair)[0] > 0]
+        below = [pair for pair in pairs if _ends(pair)[1] < 0]
+        level = [pair for pair in pairs if pair not in above and pair not in below]
+        level.sort(key=lambda pair: pair.paired.bound or 0.0)
+        within = ", ".join(f"{pair.method} {pair.paired.bound:.2f}" for pair in level)
         parts = [
-            f"{word} {', '.join(_named(row) for row in found)}"
+            f"{word} {', '.join(map(_named, found))}"
             for word, found in (("above FedAvg", above), ("below it", below))
             if found
         ]
-        if level:
-            parts.append(f"not told apart from it {', '.join(level)}")
-        count = f"{'–'.join((seeds[0], seeds[-1])) if len(seeds) > 1 else seeds[0]} seeds"
-        lines.append(f"- **{NAMES[block]}, {_split(column)}** ({count}): {'; '.join(parts)}.")
+        parts += [f"not told apart, and no farther from it than {within}"] if level else []
+        seeds = sorted({pair.paired.seeds for pair in pairs})
+        count = f"{'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
+        lines.append(f"- **{NAMES[block]}, {split_name(column)}** ({count}): {'; '.join(parts)}.")
     return "\n".join(lines) or NOT_RUN
 
 
-def _named(row: Row) -> str:
-    sure = "" if not row["p"] or float(row["p"]) < 0.05 else ", not after correction"
-    low, high = (_number(row[key], "+") for key in ("gain_low", "gain_high"))
-    return f"{row['row']} by {_number(row['gain'], '+')} ({low} to {high}{sure})"
+def _ends(pair: Pair) -> tuple[float, float]:
+    assert pair.paired.interval
+    return pair.paired.interval
+
+
+def _named(pair: Pair) -> str:
+    sure = "" if pair.told_apart else ", not after correction"
+    return f"{pair.method} by {_interval(pair)[:-1]}{sure})"
+
+
+DIGITS = {"accuracy": 1, "effective_rank": 1, "client_turn": 3, "turn": 3}
 
 
 def course(measure: str, space: str = "") -> str:
@@ -238,7 +309,7 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
 
 def made_anew(page: Path) -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    makers = (beside_the_paper, grid, gains, verdicts, order, course, cosines)
+    makers = (beside_the_paper, grid, search, gains, verdicts, order, claims, course, cosines)
     known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:

@@ -25,7 +25,6 @@ from dcfl.system.wording import printable, say
 if TYPE_CHECKING:
     from dcfl.comparisons.cell_costs import PlannedCosts
     from dcfl.comparisons.cells import CellFolder
-    from dcfl.paper.plans import RecipePlan
     from dcfl.paper.recipe import RecipeCell
     from dcfl.paper.results import Results
 
@@ -35,7 +34,6 @@ Dimensions = Annotated[
     typer.Option(metavar="D,...", help="Dimensions of the space whose unit sphere holds features."),
 ]
 Negatives = Annotated[str, typer.Option(metavar="M,...", help="Numbers of negatives.")]
-TheoryFolder = Annotated[Path, typer.Option(metavar="DIR", help="For theory.html and theory.json.")]
 
 
 def theory(
@@ -44,33 +42,25 @@ def theory(
     samples: Negatives = "4,8,16,32,64,128,256,512,1024,2048",
     repetitions: Annotated[int, typer.Option(help="Draws of the loss for each M.")] = 10_000,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 0,
-    out: TheoryFolder = Path("theory"),
-    figures: FiguresFolder = None,
     as_json: AsJSON = False,
 ) -> None:
     """Measure the paper's theorem: the loss with M negatives, its limit."""
     from dcfl.cli.tables import plain_table
     from dcfl.cli.terminal import stdout
-    from dcfl.paper.theory import finding, measure_theory, page_about, tables_of
-    from dcfl.report.document import write_page
-    from dcfl.system.storage import strict_json, write_whole
+    from dcfl.paper.theory import finding, measure_theory, tables_of
 
     dimensions = whole_numbers(dimension, "--dimension")
     negatives = whole_numbers(samples, "--samples")
     studies = measure_theory(temperature, dimensions, negatives, repetitions, seed)
-    numbers = [study.as_json() for study in studies]
-    values = {"repetitions": repetitions, "seed": seed, "studies": numbers}
-    write_page(page_about(studies), out / "theory.html", figures)
-    write_whole(out / "theory.json", strict_json(values, indent=2) + "\n")
     if as_json:
-        print_json({**values, "folder": str(out)})
+        numbers = [study.as_json() for study in studies]
+        print_json({"repetitions": repetitions, "seed": seed, "studies": numbers})
         return
     for study in studies:
         for table in tables_of(study):
             stdout.print(plain_table(table))
             stdout.print(f"{table.note}\n")
         stdout.print(f"{finding(study)}\n")
-    print(printable(f"page  {out / 'theory.html'}"))
 
 
 RecipeName = Annotated[
@@ -138,7 +128,7 @@ def reproduce(
             plans, before = _plans(name, scale, seeds, settings or (), folder), len(cells)
             cells = chosen_cells(plans, only or ())
             train = len(cells) > before  # a search goes on from what it found
-        _write_results([recipe_plan.results() for recipe_plan in plans], folder, figures, as_json)
+        _write_results(plans, folder, figures, as_json)
     if failures:
         raise typer.Exit(TooFewClients.exit_code)
 
@@ -157,7 +147,7 @@ def _list_recipes(as_json: bool) -> None:
 
 def _plans(
     name: str, scale_name: str, seeds: str, settings: Sequence[str], folder: Path
-) -> list[RecipePlan]:
+) -> list[Results]:
     from dcfl.paper.plans import plan_recipe
     from dcfl.paper.recipe_book import RECIPES
     from dcfl.paper.scales import SCALES
@@ -195,7 +185,7 @@ def _announce_cost(cells: Sequence[CellFolder[RecipeCell]], parallel: int) -> Pl
 
 
 def _print_plan(
-    plans: Sequence[RecipePlan],
+    plans: Sequence[Results],
     cells: Sequence[CellFolder[RecipeCell]],
     parallel: int,
     as_json: bool,
@@ -205,13 +195,11 @@ def _print_plan(
 
     costs = cost_if_known(lambda: _announce_cost(cells, parallel), f"{len(cells)} cells")
     if as_json:
-        seconds = {cell.name: costs and costs.by_cell.get(cell.name, 0.0) for cell in cells}
-        print_json(
-            {
-                cell.name: {"rounds_left": cell.rounds_left, "seconds": seconds[cell.name]}
-                for cell in cells
-            }
-        )
+        plan = {}
+        for cell in cells:
+            seconds = costs and costs.by_cell.get(cell.name, 0.0)
+            plan[cell.name] = {"rounds_left": cell.rounds_left, "seconds": seconds}
+        print_json(plan)
         return
     names = {cell.name for cell in cells}
     for title, table in plan_tables(plans, names, costs.by_cell if costs else None):
@@ -240,44 +228,21 @@ def _train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
 def _write_results(
     all_results: Sequence[Results], folder: Path, figures: Path | None, as_json: bool
 ) -> None:
+    from dcfl.comparisons.cells import FAILED
     from dcfl.paper.reproduction_files import plain_results, write_results, write_similarity
 
     written = [path for results in all_results for path in write_results(results, folder, figures)]
-    order = ""
-    if len(all_results) > 1:
-        order = _write_order(all_results, folder)
-        written.append(folder / "order.md")
     for results in all_results:  # last, because it needs the data again
         if results.recipe.picture == "similarity":
             written += write_similarity(results, folder, figures)
     if as_json:
         recipes = {results.recipe.name: plain_results(results) for results in all_results}
         print_json({"recipes": recipes, "files": [str(path) for path in written]})
-    else:
-        _print_results(all_results, order, written)
-
-
-def _write_order(all_results: Sequence[Results], folder: Path) -> str:
-    """Write order.md, over the cells of all recipes; returns its text."""
-    from dcfl.paper.reproduction_page import order_table
-    from dcfl.paper.results import combined_contests
-    from dcfl.system.storage import write_whole
-
-    published = [results for results in all_results if results.recipe.published]
-    text = order_table(combined_contests(published)).markdown()
-    write_whole(folder / "order.md", text + "\n")
-    return text
-
-
-def _print_results(all_results: Sequence[Results], order: str, written: Sequence[Path]) -> None:
-    from dcfl.comparisons.cells import FAILED
-
+        return
     for results in all_results:
-        print(f"{results.recipe.name}: {results.finished} of {len(results.cells)} cells")
+        print(f"{results.recipe.name}: {len(results.finished)} of {len(results.cells)} cells")
         for name, reason in results.failures.items():
             print(printable(f"  {name} failed: {reason} (without its {FAILED} it is tried again)"))
-    if order:
-        print(order)
     for path in written:
         if path.suffix in (".md", ".html"):
             print(printable(path))

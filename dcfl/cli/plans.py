@@ -17,7 +17,7 @@ from dcfl.comparisons.crew import processes_for
 from dcfl.comparisons.space import plain
 from dcfl.comparisons.sweeping import SweepPlan
 from dcfl.errors import DatasetMissing
-from dcfl.paper.plans import RecipePlan
+from dcfl.paper.results import Results
 from dcfl.report.text import plural
 from dcfl.system.wording import printable, say
 
@@ -38,7 +38,7 @@ def cost_if_known(measure: Callable[[], PlannedCosts], what: str) -> PlannedCost
 
 
 def plan_tables(
-    plans: Sequence[RecipePlan], chosen: Collection[str], seconds: Seconds
+    plans: Sequence[Results], chosen: Collection[str], seconds: Seconds
 ) -> Iterator[tuple[str, Table]]:
     """A title and a table for each recipe and data set, of the cells with the `chosen` names."""
     what = "rounds" if seconds is None else "time"

@@ -1,9 +1,9 @@
-"""A recipe at one scale: its cells with the user's settings, where they are kept, what came out."""
+"""A recipe at one scale: its cells with the user's settings, and where they are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -23,63 +23,29 @@ def with_settings(
 ) -> list[RecipeCell]:
     """The cells with these settings; a method's field only where the method has it."""
     changes = parse_settings(settings)
-    if changes:
-        _refuse_what_the_recipe_sets(recipe, cells, changes)
-    _refuse_unknown_fields(recipe, cells, changes)
+    _check(recipe, cells, changes)
     return [_with_changes(cell, changes) for cell in cells]
 
 
 def _with_changes(cell: RecipeCell, changes: Tables) -> RecipeCell:
-    return replace(cell, experiment=apply(cell.experiment, _for_cell(cell, changes)))
+    own, known = dict(changes), _fields(cell)
+    method = {key: value for key, value in own.pop("method", {}).items() if key in known}
+    return replace(
+        cell, experiment=apply(cell.experiment, own | ({"method": method} if method else {}))
+    )
 
 
-def described_changes(
-    before: Sequence[RecipeCell], after: Sequence[RecipeCell], settings: Sequence[str]
-) -> list[str]:
-    """Each setting that can change a result, with the rows that it changed if not all of them."""
-    changes = []
-    for setting in dict.fromkeys(settings):
-        ((key, _),) = flat(parse_settings([setting])).items()
-        if kind_of(key) != "result":
-            continue
-        pairs = zip(before, after, strict=True)
-        rows = {new.row for old, new in pairs if _value(old, key) != _value(new, key)}
-        if rows == {cell.row for cell in after}:
-            changes.append(setting)
-        elif rows:
-            in_order = dict.fromkeys(cell.row for cell in after if cell.row in rows)
-            changes.append(f"{setting} ({', '.join(in_order)})")
-    return changes
+def _fields(cell: RecipeCell) -> set[str]:
+    return {field.name for field in fields(cell.experiment.method)}
 
 
-def _for_cell(cell: RecipeCell, changes: Tables) -> Tables:
-    known = _fields(cell)
-    method = {key: value for key, value in changes.get("method", {}).items() if key in known}
-    other_tables = {name: table for name, table in changes.items() if name != "method"}
-    return {**other_tables, "method": method} if method else other_tables
-
-
-def _fields(cell: RecipeCell) -> list[str]:
-    return [field.name for field in fields(cell.experiment.method)]
-
-
-def _refuse_unknown_fields(recipe: Recipe, cells: Sequence[RecipeCell], changes: Tables) -> None:
-    known = {name for cell in cells for name in _fields(cell)}
-    for key in changes.get("method", {}):
-        if key not in known:
-            raise ConfigError(
-                f"method.{key}: no method of the recipe {recipe.name} has such a field; "
-                f"known: {', '.join(sorted(known))}"
-            )
-
-
-def _refuse_what_the_recipe_sets(
-    recipe: Recipe, cells: Sequence[RecipeCell], changes: Tables
-) -> None:
+def _check(recipe: Recipe, cells: Sequence[RecipeCell], changes: Tables) -> None:
     """The settings in which a recipe's cells differ, and those that place a cell in its tables, are
     not the user's to change."""
+    known = {name for cell in cells for name in (*_fields(cell), "name")}
     place = {"method.name", "output.dir", *flat(cells[0].where.tables)}
     for key in flat(changes):
+        section, _, name = key.partition(".")
         # Method by method: two may have a field in common, and a scale may give one its own head.
         values: dict[str, set[str]] = {}
         for cell in cells:
@@ -89,31 +55,35 @@ def _refuse_what_the_recipe_sets(
             raise ConfigError(
                 f"{key} is for the recipe {recipe.name} to choose: its tables would not be true"
             )
+        if section == "method" and name not in known:
+            raise ConfigError(
+                f"{key}: no method of the recipe {recipe.name} has such a field; "
+                f"known: {', '.join(sorted(known))}"
+            )
 
 
 def _value(cell: RecipeCell, key: str) -> Any:
     return flat(as_tables(cell.experiment)).get(key)
 
 
-@dataclass(frozen=True)
-class RecipePlan:
-    recipe: Recipe
-    scale: Scale
-    settings: Sequence[str]  # KEY=VALUE, on top of the scale's own
-    unchanged: Sequence[RecipeCell]  # without those settings
-    cells: Sequence[CellFolder[RecipeCell]]
-
-    def results(self) -> Results:
-        """Reads the folders again: cells may have been trained since they were first read."""
-        changed = [cell_folder.cell for cell_folder in self.cells]
-        read_again = [CellFolder(cell.cell, cell.path) for cell in self.cells]
-        changes = described_changes(self.unchanged, changed, self.settings)
-        return Results(self.recipe, self.scale, read_again, changes)
+def described_changes(
+    before: Sequence[RecipeCell], after: Sequence[RecipeCell], settings: Sequence[str]
+) -> list[str]:
+    """Each setting that can change a result, with the rows that it changed if not all of them."""
+    changes = []
+    for setting in dict.fromkeys(settings):
+        ((key, _),) = flat(parse_settings([setting])).items()
+        pairs = zip(before, after, strict=True)
+        changed = {new.row: None for old, new in pairs if _value(old, key) != _value(new, key)}
+        if kind_of(key) == "result" and changed:
+            everywhere = len(changed) == len({cell.row for cell in after})
+            changes.append(setting if everywhere else f"{setting} ({', '.join(changed)})")
+    return changes
 
 
 def plan_recipe(
     recipe: Recipe, scale: Scale, seeds: Sequence[int], settings: Sequence[str], folder: Path
-) -> RecipePlan:
+) -> Results:
     """The cells of a recipe in a folder, whose finished ones decide what a search tries next."""
 
     def kept(cell: RecipeCell) -> CellFolder[RecipeCell]:
@@ -128,11 +98,12 @@ def plan_recipe(
     require_few(len(seeds), sum(1 for _ in recipe.cells(scale, seeds[:1])))
     changes = parse_settings(settings)
     unchanged = list(recipe.cells(scale, seeds, score))
-    cells = [kept(cell) for cell in with_settings(recipe, unchanged, settings)]
-    return RecipePlan(recipe, scale, settings, unchanged, cells)
+    cells = with_settings(recipe, unchanged, settings)
+    described = described_changes(unchanged, cells, settings)
+    return Results(recipe, scale, list(map(kept, cells)), described)
 
 
-def chosen_cells(plans: Sequence[RecipePlan], only: Sequence[str]) -> list[CellFolder[RecipeCell]]:
+def chosen_cells(plans: Sequence[Results], only: Sequence[str]) -> list[CellFolder[RecipeCell]]:
     """The cells of all plans, each once; checked, and narrowed to those whose name contains one of
     the texts of `only`."""
     unique = {cell.name: cell for plan in plans for cell in plan.cells}

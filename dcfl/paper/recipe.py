@@ -3,13 +3,13 @@ their position in a grid of blocks, rows and columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 
 from dcfl.comparisons.cells import marks
-from dcfl.comparisons.searches import Axis, NeighbourSearch
+from dcfl.comparisons.searches import Axis, NeighbourSearch, edges
 from dcfl.comparisons.space import Point, tables_of
 from dcfl.config import Table, Tables, as_tables, merge
 from dcfl.experiment import Experiment
@@ -105,6 +105,27 @@ def values_of(label: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """What a search chose in a row: the values with the highest mean EMA, of those with most
+    seeds."""
+
+    values: tuple[float, ...]
+    trials: int
+    seeds: int
+    edges: Sequence[int]  # the axes on which nothing was tried on one side of it
+
+    @classmethod
+    def of(cls, tried: Mapping[str, Sequence[float]]) -> Choice | None:
+        """Of the EMA of each seed, by the label of the column."""
+        seeds = max(map(len, tried.values()), default=0)
+        means = {
+            values_of(label): fmean(own) for label, own in tried.items() if 0 < len(own) == seeds
+        }
+        best = max(means, key=means.__getitem__, default=())
+        return cls(best, len(means), seeds, edges(best, means)) if means else None
+
+
+@dataclass(frozen=True)
 class Recipe:
     name: str
     title: str
@@ -114,7 +135,6 @@ class Recipe:
     columns: str = "split"  # what the columns are
     published: str = ""  # the table of the paper that has the same rows, blocks and columns
     picture: str = ""  # "lines" over the columns, or "similarity"
-    one_seed: bool = False  # the first of those asked for is enough
     searched: Callable[[], Iterator[SearchedRow]] | None = None  # each with the scale's trials
 
     def cells(
@@ -124,8 +144,7 @@ class Recipe:
         alphas = scale.more_alphas if self.published else ()
         more = (replace(where, alpha=alpha) for where in self.places for alpha in alphas)
         for where in dict.fromkeys((*self.places, *more)):
-            chosen = seeds[:1] if self.one_seed else seeds
-            factories = [CellFactory(scale, where, seed) for seed in chosen]
+            factories = [CellFactory(scale, where, seed) for seed in seeds]
             for at in factories:
                 yield from self.trained(at)
             for row in self.searched() if self.searched else ():

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from dcfl.comparisons.searches import Axis
+from dcfl.comparisons.space import tables_of
 from dcfl.comparisons.trials import HOLDOUT
 from dcfl.config import Table, Tables
 from dcfl.methods import METHODS
 from dcfl.paper.recipe import REFERENCE, ROWS, CellFactory, Recipe, RecipeCell, SearchedRow
-from dcfl.paper.scales import IID, Where
+from dcfl.paper.scales import IID, Where, searched_key
 
 Cells = Iterator[RecipeCell]
 SPLITS = (IID, 0.5, 0.3)
@@ -24,14 +25,6 @@ READINGS: dict[str, Table] = {
     "second view": {"positives": "view", "reduction": "sum"},
 }
 HEADS = {"none": "none", "before the classifier": "mlp256", "beside it": "side256"}
-SERVER_RULES: dict[str, Table] = {
-    "average": {},
-    "FedAvgM": {"optimizer": "fedavgm"},
-    "FedAdam": {"optimizer": "fedadam"},
-    "FedYogi": {"optimizer": "fedyogi"},
-    "FedACG": {"optimizer": "fedacg"},
-    "FedNova": {"aggregation": "fednova"},
-}
 PAPERS_MU = 10.0  # of DCFL on CIFAR
 HEADLESS: Tables = {"model": {"head": "none"}}  # all methods, also where a scale has heads
 LEVELLED = ("DCFL-SW", "DCFL-PW", "FedSCL", "FedProc", "FedRCL")
@@ -68,13 +61,13 @@ def fedavg_on_images_kept_back(at: CellFactory) -> Cells:
 
 
 def learning_rates() -> Iterator[SearchedRow]:
-    rates = Axis("training.lr", 0.1, 2.0)
+    rates = Axis(searched_key(ROWS[REFERENCE]), 0.1, 2.0)
     yield SearchedRow(REFERENCE, ROWS[REFERENCE], [rates], _on_images_kept_back())
 
 
 def own_terms() -> Iterator[SearchedRow]:
     for row, method in ROWS.items():
-        axis = Axis("method.rho", factor=2.0) if row == "FedSOL" else Axis("method.mu")
+        axis = Axis(searched_key(method), factor=2.0 if row == "FedSOL" else 10.0)
         if row != REFERENCE:
             yield SearchedRow(row, method, [axis], _on_images_kept_back())
 
@@ -93,20 +86,9 @@ def levels(at: CellFactory) -> Cells:
     yield replace(at.cell(REFERENCE, ""), block=block)
     for label, chosen in LEVELS.items():
         for row in LEVELLED:
-            fields = {"levels": chosen, **at.scale.levels.get((ROWS[row], chosen), {})}
+            found = at.scale.searched(at.where.dataset, f"{ROWS[row]}, {label}")
+            fields = {"levels": chosen, **tables_of(found.settings).get("method", {})}
             yield replace(at.cell(row, label, "", fields, HEADLESS), block=block)
-
-
-def weights_with_heads(at: CellFactory) -> Cells:
-    yield from fedavg_on_images_kept_back(at)
-    for head in ("none", "side256"):
-        changes = _on_images_kept_back(model={"head": head})
-        for row in ("DCFL-SW", "DCFL-PW"):
-            for mu in (0.1, 1.0, PAPERS_MU):
-                label = f"{row}, {'no' if head == 'none' else 'side'} head, mu {mu:g}"
-                for align in (0.5, 0.7, 0.9):
-                    fields = {"mu": mu, "align": align, "uniform": round(1 - align, 10)}
-                    yield at.cell(label, f"{align:g}", ROWS[row], fields, changes)
 
 
 def readings(at: CellFactory) -> Cells:
@@ -129,12 +111,6 @@ def _candidates() -> Iterator[tuple[str, str, Table]]:
         yield f"DCFL-SW, {label}", "dcfl-sw", reading
     everything: Table = {"reduction": "mean", "negatives": "all-others"}
     yield "DCFL-SW, mean over the class, all others negative", "dcfl-sw", everything
-
-
-def server_rules(at: CellFactory) -> Cells:
-    for column, rule in SERVER_RULES.items():
-        for row in ("FedAvg", "DCFL-SW", "DCFL-PW"):
-            yield at.cell(row, column, changes={"server": rule})
 
 
 RECIPES: dict[str, Recipe] = {
@@ -218,16 +194,6 @@ RECIPES: dict[str, Recipe] = {
             picture="lines",
         ),
         Recipe(
-            "weight-search",
-            "The weights of pull and push",
-            "DCFL over lambda_a (lambda_u = 1 - lambda_a), without a projection head and with one "
-            "beside the classifier, on the same images kept back as mu.",
-            [HARD],
-            weights_with_heads,
-            columns="lambda_a",
-            one_seed=True,
-        ),
-        Recipe(
             "readings",
             "Which reading of the paper has its orders",
             "z_i = h(f(x_i)): is h nothing, a projection head before the classifier, or one beside "
@@ -237,14 +203,6 @@ RECIPES: dict[str, Recipe] = {
             [HARD],
             readings,
             columns="head",
-        ),
-        Recipe(
-            "server-side",
-            "DCFL with optimisers at the server",
-            "The paper says that DCFL goes with any server-side rule, and does not try it.",
-            [HARD],
-            server_rules,
-            columns="server",
         ),
     )
 }

@@ -10,13 +10,13 @@ from functools import cache, cached_property
 from importlib import resources
 from itertools import pairwise
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from dcfl.comparisons.cells import CellFolder
 from dcfl.comparisons.groups import Group, Outcome, setting
-from dcfl.comparisons.pairs import Pair, Pairs, Spread
-from dcfl.comparisons.standing import Ranking, comparable_means
-from dcfl.paper.recipe import REFERENCE, ROWS, Recipe, RecipeCell
+from dcfl.comparisons.pairs import LEVEL, Pair, Paired, Pairs, Spread
+from dcfl.config import Tables
+from dcfl.paper.recipe import REFERENCE, Recipe, RecipeCell
 from dcfl.paper.scales import Scale
 from dcfl.runs.folder import RecordedRun
 
@@ -29,12 +29,6 @@ CLAIMS = (
     ("FedAvg", "DCFL-PW"),
     ("FedAvg", "DCFL-SW"),
 )
-ACCURACY_TABLES = ("participation-5", "participation-10", "participation-2", "tiny-imagenet")
-
-
-class Figures(NamedTuple):
-    max: float
-    ema: float
 
 
 @cache
@@ -43,23 +37,11 @@ def published() -> dict[str, Any]:
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
-def figures(table: str, row: str, dataset: str, split: str) -> Figures | None:
-    """The paper's figures; None where it has no such cell."""
-    tables = published()["tables"]
-    cell = tables.get(table, {}).get(row, {}).get(dataset, {}).get(split)
-    return Figures(**cell) if cell else None
-
-
-def papers_mu(row: str, dataset: str) -> str:
-    """The paper's mu as text; empty where it gives none."""
-    method = "dcfl" if row.startswith("DCFL") else row.lower()
-    mu = published()["mu"].get(method, {}).get(dataset)
-    return "" if mu is None else f"{mu:g}"
-
-
-DCFL = ("DCFL-SW", "DCFL-PW")
-# The paper has a DCFL variant above each of the others: left < right.
-DUELS = tuple((other, variant) for other in ROWS if other not in DCFL for variant in DCFL)
+def figures(table: str, row: str, dataset: str, split: str) -> Mapping[str, float]:
+    """The paper's MAX and EMA; empty where it has no such cell."""
+    rows: dict[str, Any] = published()["tables"].get(table, {})
+    found: dict[str, float] = rows.get(row, {}).get(dataset, {}).get(split, {})
+    return found
 
 
 @dataclass(frozen=True)
@@ -68,86 +50,66 @@ class MethodScore:
 
     ours: Mapping[int, float]  # by seed
     paper: float
+    head: str = ""  # on which its term acts; empty without one
+
+    def like(self, other: MethodScore) -> bool:
+        """Do the two differ in the method, and not in the head that their terms act on?"""
+        return not (self.head and other.head) or self.head == other.head
 
 
-Contest = tuple[str, str, str, str]  # table, data set, split and measure
-Contests = Mapping[Contest, Mapping[str, MethodScore]]  # in each place, by method
+def head_of(tables: Tables) -> str:
+    """The head that a method's term acts on, from the tables of a config."""
+    on_head = tables["method"].get("embedding") == "projection"
+    return str(tables["model"]["head"]) if on_head else ""
+
+
+Contest = Mapping[str, MethodScore]  # in one place and by one measure, by method
 
 
 @dataclass(frozen=True)
 class ClaimCheck:
-    """`low` < `high`: how often in our cells, and how often in the same cells of the paper."""
+    """`low` < `high`: in how many of our cells that compare like with like it holds or is the other
+    way round, and in how many of the same cells of the paper it holds."""
 
     low: str
     high: str
-    ours: int
+    holds: int
+    fails: int
+    ties: int  # not told apart, or a single seed
     papers: int
-    of: int
+
+    @property
+    def of(self) -> int:
+        return self.holds + self.fails + self.ties
 
     @classmethod
-    def over(cls, low: str, high: str, contests: Contests) -> ClaimCheck:
-        pairs = [
-            (scores[low], scores[high])
-            for scores in contests.values()
-            if low in scores and high in scores
+    def over(cls, low: str, high: str, contests: Iterable[Contest]) -> ClaimCheck:
+        both = [
+            (one[low], one[high])
+            for one in contests
+            if low in one and high in one and one[low].like(one[high])
         ]
-        means = [comparable_means({low: a.ours, high: b.ours}) for a, b in pairs]
-        ours = sum(mean[low] < mean[high] for mean in means)
-        return cls(low, high, ours, sum(a.paper < b.paper for a, b in pairs), len(pairs))
+        found = [_winner(a.ours, b.ours) for a, b in both]
+        papers = sum(a.paper < b.paper for a, b in both)
+        return cls(low, high, found.count(1), found.count(-1), found.count(0), papers)
 
 
-def checks(claims: Iterable[tuple[str, str]], contests: Contests) -> list[ClaimCheck]:
+def _winner(low: Mapping[int, float], high: Mapping[int, float]) -> int:
+    """1 if `high` is above `low`, -1 if below, 0 if their seeds do not tell."""
+    paired = Paired.of(high, low)
+    if paired is None or paired.p_value is None or paired.p_value >= LEVEL:
+        return 0
+    return 1 if paired.spread.mean > 0 else -1
+
+
+def claim_checks(contests: Sequence[Contest]) -> list[ClaimCheck]:
     """Of those methods that can be compared in any of the cells."""
-    found = [ClaimCheck.over(low, high, contests) for low, high in claims]
+    found = [ClaimCheck.over(low, high, contests) for low, high in CLAIMS]
     return [check for check in found if check.of]
 
 
-def lead(contests: Contests) -> ClaimCheck:
-    """In how many cells the better DCFL variant is above every other method that was run."""
-    ours, papers, of = 0, 0, 0
-    for scores in contests.values():
-        if scores.keys() & set(DCFL) and scores.keys() - set(DCFL):
-            means = comparable_means({row: score.ours for row, score in scores.items()})
-            ours += _leads(means)
-            papers += _leads({row: score.paper for row, score in scores.items()})
-            of += 1
-    return ClaimCheck("every other", "DCFL", ours, papers, of)
-
-
-def _leads(values: Mapping[str, float]) -> bool:
-    return {row for row, rank in ranks(values).items() if rank == 1} <= set(DCFL)
-
-
-@cache
-def published_contests() -> Contests:
-    """All cells of the paper's accuracy tables, with the paper's figures as ours too."""
-    contests: dict[Contest, dict[str, MethodScore]] = {}
-    for table in ACCURACY_TABLES:
-        for row, datasets in published()["tables"][table].items():
-            for dataset, splits in datasets.items():
-                for split, metrics in splits.items():
-                    for metric, value in metrics.items():
-                        place = (table, dataset, split, metric)
-                        contests.setdefault(place, {})[row] = MethodScore({0: value}, value)
-    return contests
-
-
-def ranks(values: Mapping[str, float]) -> dict[str, int]:
-    """1 is the best; equal values share a rank."""
-    return {
-        name: 1 + sum(other > value for other in values.values()) for name, value in values.items()
-    }
-
-
-Metric = Literal["max", "ema", "client-max", "client-ema"]
+Metric = Literal["max", "ema"]
 METRICS: tuple[Metric, ...] = ("max", "ema")
-# Of a client: each on its own mix of classes, then the mean, as the paper split its test data too.
-QUANTITIES: dict[Metric, str] = {
-    "max": "max_accuracy",
-    "ema": "ema_accuracy",
-    "client-max": "max_client_accuracy",
-    "client-ema": "ema_client_accuracy",
-}
 Place = tuple[str, str]  # block and column: where methods are compared
 
 
@@ -157,25 +119,26 @@ class ResultRow:
 
     row: str
     runs: dict[int, RecordedRun]  # by seed
-    paper: Figures | None
+    paper: Mapping[str, float]  # empty if it has no such row
 
     @cached_property
     def outcomes(self) -> dict[int, Outcome]:
         return {seed: Outcome.of(run) for seed, run in self.runs.items()}
 
     def values(self, metric: Metric) -> dict[int, float]:
-        return {seed: getattr(out, QUANTITIES[metric]) for seed, out in self.outcomes.items()}
+        return {seed: getattr(out, f"{metric}_accuracy") for seed, out in self.outcomes.items()}
 
     def spread(self, metric: Metric) -> Spread:
         return Spread.of(list(self.values(metric).values()))
 
-    def published(self, metric: Metric) -> float | None:
-        """The paper has one MAX and one EMA, and does not say on which test data."""
-        return getattr(self.paper, metric.removeprefix("client-")) if self.paper else None
+    @property
+    def head(self) -> str:
+        return head_of(next(iter(self.runs.values())).config)
 
-    def fluctuation(self) -> Spread:
+    @property
+    def fluctuation(self) -> float:
         """How far accuracies move between scored rounds, in the second half of training."""
-        return Spread.of([fluctuation(run) for run in self.runs.values()])
+        return fmean(fluctuation(run) for run in self.runs.values())
 
     @property
     def group(self) -> Group:
@@ -208,11 +171,10 @@ class Results:
     def entries(self) -> dict[Place, dict[str, ResultRow]]:
         """The rows with a finished run, in the recipe's order whichever finished first."""
         runs: dict[Place, dict[str, dict[int, RecordedRun]]] = {}
-        for cell_folder in self.cells:
-            cell = cell_folder.cell
-            by_seed = runs.setdefault((cell.block, cell.column), {}).setdefault(cell.row, {})
-            if cell_folder.finished and cell_folder.run is not None:
-                by_seed[cell.seed] = cell_folder.run
+        for one in self.cells:  # the places of those that are not finished too, for their order
+            runs.setdefault((one.cell.block, one.cell.column), {}).setdefault(one.cell.row, {})
+        for cell, run in self.finished:
+            runs[cell.block, cell.column][cell.row][cell.seed] = run
         entries = {
             place: {
                 row: ResultRow(row, by_seed, figures(self.recipe.published, row, *place))
@@ -223,16 +185,14 @@ class Results:
         }
         return {place: rows for place, rows in entries.items() if rows}
 
-    @property
-    def finished(self) -> int:
-        return sum(cell_folder.finished for cell_folder in self.cells)
+    @cached_property
+    def finished(self) -> list[tuple[RecipeCell, RecordedRun]]:
+        return [(one.cell, one.run) for one in self.cells if one.finished and one.run is not None]
 
     @property
     def failures(self) -> dict[str, str]:
         """Why, by the name of the cell."""
-        return {
-            cell_folder.name: cell_folder.failed for cell_folder in self.cells if cell_folder.failed
-        }
+        return {one.name: one.failed for one in self.cells if one.failed}
 
     @property
     def blocks(self) -> list[str]:
@@ -243,14 +203,9 @@ class Results:
         return [column for other, column in self.entries if other == block and column]
 
     def rows(self, block: str) -> list[str]:
-        inside = (cell_folder.cell for cell_folder in self.cells if cell_folder.cell.block == block)
-        return [
-            *dict.fromkeys(
-                cell.row
-                for cell in inside
-                if cell.row in self.entries.get((block, cell.column), {})
-            )
-        ]
+        inside = {cell.cell.row: None for cell in self.cells if cell.cell.block == block}
+        known = {row for place, rows in self.entries.items() if place[0] == block for row in rows}
+        return [row for row in inside if row in known]
 
     def reference(self, place: Place) -> ResultRow | None:
         """FedAvg in the same place, or the block's only one."""
@@ -258,60 +213,24 @@ class Results:
         here = self.entries.get(place, {})
         return here.get(REFERENCE) or self.entries.get((block, ""), {}).get(REFERENCE)
 
-    def pairs(self, place: Place, metric: Metric) -> Pairs:
-        """Each method in a place with the reference; all pairs where there is none."""
-        if (place, metric) not in self._pairs:
-            rows, reference = self.entries[place], self.reference(place)
-            entries = {reference.row: reference, **rows} if reference else rows
-            scores = {row: entry.values(metric) for row, entry in entries.items()}
-            self._pairs[place, metric] = Pairs.of(scores, reference.row if reference else "")
-        return self._pairs[place, metric]
-
-    @cached_property
-    def _pairs(self) -> dict[tuple[Place, Metric], Pairs]:
-        """The pairs that somebody has asked for."""
-        return {}
-
-    def against_reference(self, place: Place, entry: ResultRow, metric: Metric) -> Pair | None:
+    def against_reference(self, place: Place, metric: Metric) -> dict[str, Pair]:
+        """The methods in a place that have a seed in common with FedAvg, each compared with it."""
         reference = self.reference(place)
         if reference is None:
-            return None
-        return self.pairs(place, metric).between(entry.row, reference.row)
-
-    def ranking(self, metric: Metric) -> Ranking | None:
-        """The mean ranks over all places."""
-        return Ranking.of(
-            {
-                ", ".join(place): comparable_means({r: e.values(metric) for r, e in rows.items()})
-                for place, rows in self.entries.items()
-            }
-        )
-
-    def ranks(self, place: Place, metric: Metric) -> dict[str, int]:
-        """Ranks among the rows that the paper has too, if any: its own are among those."""
-        entries = self.entries[place]
-        shared = {row: entry for row, entry in entries.items() if entry.paper} or entries
-        return ranks(comparable_means({row: e.values(metric) for row, e in shared.items()}))
-
-    def papers_ranks(self, place: Place, metric: Metric) -> dict[str, int]:
-        entries = self.entries[place].items()
-        known = {row: value for row, e in entries if (value := e.published(metric)) is not None}
-        return ranks(known)
+            return {}
+        scores = {row: entry.values(metric) for row, entry in self.entries[place].items()}
+        pairs = Pairs.of({REFERENCE: reference.values(metric), **scores}, REFERENCE)
+        return {pair.method: pair for pair in pairs.pairs}
 
     @cached_property
-    def contests(self) -> Contests:
+    def contests(self) -> list[Contest]:
         """The places in which rows that the paper has too can be put in order."""
-        return {
-            (self.recipe.name, *place, metric): {
-                row: MethodScore(entry.values(metric), figure)
+        return [
+            {
+                row: MethodScore(entry.values(metric), entry.paper[metric], entry.head)
                 for row, entry in rows.items()
-                if (figure := entry.published(metric)) is not None
+                if entry.paper
             }
-            for place, rows in self.entries.items()
+            for rows in self.entries.values()
             for metric in METRICS
-        }
-
-
-def combined_contests(all_results: Iterable[Results]) -> Contests:
-    """The contests of several tables."""
-    return {place: scores for results in all_results for place, scores in results.contests.items()}
+        ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,6 @@ from dcfl.errors import ConfigError, require
 Array = NDArray[np.float64]
 LEAST_TEMPERATURE, GREATEST_TEMPERATURE = 0.01, 1000.0
 GREATEST_DIMENSION = 1_000_000
-STRAIGHT_FROM = 8.0  # see Sphere.straight_from
 
 
 @dataclass(frozen=True)
@@ -67,17 +66,6 @@ class Sphere:
         """The spread of one draw is this over the root of M for large M."""
         return math.sqrt(self.variance)
 
-    @property
-    def straight_from(self) -> float:
-        """The M from which w/M and v/M are at most an eighth: from there the second order suffices,
-        and curves are nearly straight on logarithmic axes."""
-        return STRAIGHT_FROM * max(self.positive_weight, self.variance)
-
-    @property
-    def noise_leads_from(self) -> float:
-        """The M from which chance moves a draw further than the mean deviation does."""
-        return self.mean_coefficient / self.variance * self.mean_coefficient
-
     def positive_bound(self, negatives: float, positives: int = 1) -> float:
         """First term of the bound: for the positives in the denominator."""
         return positives * math.exp(2 / self.temperature) / negatives
@@ -86,10 +74,6 @@ class Sphere:
         """Second term, with the constant that its derivation gives: for the mean over M draws in
         place of the expectation. No deviation can be larger than half the range."""
         return 0.5 * math.exp(2 / self.temperature) / math.sqrt(negatives)
-
-    def certain_range(self, negatives: float) -> float:
-        """What no deviation can exceed, because cosines lie between -1 and 1."""
-        return 2 / self.temperature + math.log1p(self.positive_bound(negatives))
 
 
 def log_mean_exponential(steepness: float, dimension: int) -> float:
@@ -119,12 +103,6 @@ def draw_cosines(rng: np.random.Generator, shape: tuple[int, int], dimension: in
     return 2 * rng.beta(half, half, shape) - 1
 
 
-def mean_ratios(sphere: Sphere, cosines: Array) -> Array:
-    """r of each row of cosines."""
-    ratios: Array = np.exp(cosines / sphere.temperature - sphere.uniformity).mean(axis=1)
-    return ratios
-
-
 FEWEST_REPETITIONS = 100  # fewer say little about a spread
 MOST_DRAWS = 5e9  # several minutes
 CHUNK = 2**18  # cosines in memory at a time
@@ -140,24 +118,12 @@ class Point:
     deviation: float  # mean of (loss - log M) - limit
     deviation_error: float  # its standard error
     spread: float  # standard deviation of a single draw
-    spread_error: float
     rms: float  # of a single draw about the limit
     alignment_kept: float  # mean share of the pull towards a positive that the denominator leaves
+    systematic: float  # share of the mean square that every draw has: it does not average out
     positive_bound: float
     sampling_bound: float
-    above_bound: int  # single draws further off than the bound
-
-    @property
-    def bound(self) -> float:
-        return self.positive_bound + self.sampling_bound
-
-    @property
-    def systematic(self) -> float:
-        """Share of the mean square that every draw has and that does not average out."""
-        return min(1.0, (self.deviation / self.rms) ** 2) if self.rms else 0.0
-
-    def as_json(self) -> dict[str, float]:
-        return {**asdict(self), "bound": self.bound, "systematic": self.systematic}
+    above_bound: int  # single draws further off than the bound, which is the sum of the two
 
 
 def measure(
@@ -167,16 +133,13 @@ def measure(
 
     Several positives, all on the anchor, are the supervised loss, per positive.
     """
-    require_counts([negatives], repetitions, seed)
     rng = np.random.default_rng([seed, sphere.dimension, negatives])
-    rows = max(1, CHUNK // negatives)
-    ratios = np.concatenate(
-        [
-            mean_ratios(sphere, draw_cosines(rng, (count, negatives), sphere.dimension))
-            for count in _split(repetitions, rows)
-        ]
-    )
-    return summarise(sphere, negatives, ratios, positives)
+    rows, ratios = max(1, CHUNK // negatives), []
+    for start in range(0, repetitions, rows):
+        shape = (min(rows, repetitions - start), negatives)
+        cosines = draw_cosines(rng, shape, sphere.dimension)
+        ratios.append(np.exp(cosines / sphere.temperature - sphere.uniformity).mean(axis=1))
+    return summarise(sphere, negatives, np.concatenate(ratios), positives)
 
 
 def summarise(sphere: Sphere, negatives: int, ratios: Array, positives: int = 1) -> Point:
@@ -186,22 +149,21 @@ def summarise(sphere: Sphere, negatives: int, ratios: Array, positives: int = 1)
     fluctuation = np.log1p((ratios - 1.0) / (1.0 + weight))
     deviations = common + fluctuation
     mean, error = _mean(sphere, negatives, ratios, fluctuation)
-    spread, spread_error = _spread(fluctuation)
-    positive_bound = sphere.positive_bound(negatives, positives)
-    sampling_bound = sphere.sampling_bound(negatives)
+    rms = float(np.sqrt(np.mean(deviations**2)))
+    bounds = sphere.positive_bound(negatives, positives), sphere.sampling_bound(negatives)
     return Point(
         negatives=negatives,
         positives=positives,
         repetitions=len(ratios),
         deviation=common + mean,
         deviation_error=error,
-        spread=spread,
-        spread_error=spread_error,
-        rms=float(np.sqrt(np.mean(deviations**2))),
+        spread=float(fluctuation.std()),
+        rms=rms,
         alignment_kept=float((ratios / (ratios + weight)).mean()),
-        positive_bound=positive_bound,
-        sampling_bound=sampling_bound,
-        above_bound=int(np.count_nonzero(np.abs(deviations) > positive_bound + sampling_bound)),
+        systematic=min(1.0, ((common + mean) / rms) ** 2) if rms else 0.0,
+        positive_bound=bounds[0],
+        sampling_bound=bounds[1],
+        above_bound=int(np.count_nonzero(np.abs(deviations) > sum(bounds))),
     )
 
 
@@ -218,17 +180,6 @@ def _mean(sphere: Sphere, negatives: int, ratios: Array, deviations: Array) -> t
     if sphere.variance <= min(negatives, count) and (square := float(centred @ centred)) > 0:
         deviations = deviations - float(deviations @ centred) / square * noise
     return float(deviations.mean()), float(deviations.std(ddof=2)) / math.sqrt(count)
-
-
-def _spread(deviations: Array) -> tuple[float, float]:
-    squares = (deviations - deviations.mean()) ** 2
-    spread = math.sqrt(float(squares.mean()))
-    of_squares = float(squares.std()) / math.sqrt(len(squares))
-    return spread, of_squares / (2 * spread) if spread else 0.0
-
-
-def _split(total: int, most: int) -> list[int]:
-    return [min(most, total - start) for start in range(0, total, most)]
 
 
 def require_counts(negatives: Sequence[int], repetitions: int, seed: int) -> None:

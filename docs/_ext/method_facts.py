@@ -1,6 +1,5 @@
 """What nobody has to type about a method: its fields, its costs and its measured results."""
 
-import csv
 import json
 import re
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from xml.sax.saxutils import unescape
 from config_keys import row
 from markdown_tables import key_table, table
 
+from benchmarks.reproduction_page import Row, rows_of
 from dcfl.config import describe_method
 from dcfl.methods import METHODS
 from dcfl.testing.properties import overridden_hooks
@@ -115,20 +115,18 @@ def results(name: str) -> str:
         own = json.loads(zoo.read_text())["methods"][-1]
         rows.append(["digits, Dirichlet 0.1, 2 clients a round, three seeds", *_scores(own), ""])
     for folder, when in TRAINED.items():
-        own = [one for one in _cifar(folder) if one["row"].lower() == name and one["ours"]]
-        for block, column in {(one["block"], one["column"]): None for one in own}:
-            here = (one for one in own if (one["block"], one["column"]) == (block, column))
-            found = {one["metric"]: one for one in here}
-            ema = found["ema"]
-            rows.append(
-                [
-                    f"{DATA_SETS[block]}, {SPLITS[column]}, {when}, seeds: {ema['seeds']}",
-                    _spread(found["max"], "ours", "deviation"),
-                    _spread(ema, "ours", "deviation"),
-                    _spread(ema, "gain", "gain_deviation", "+"),
-                    f"{float(ema['paper']):.2f}",
-                ]
-            )
+        for one in _cifar(folder):
+            if one.row.lower() == name and one.paper:
+                where = f"{DATA_SETS[one.block]}, {SPLITS[one.column]}, {when}"
+                rows.append(
+                    [
+                        f"{where}, seeds: {one.spread().count}",
+                        f"{one.spread('max')}",
+                        f"{one.spread()}",
+                        f"{one.gain.paired.spread:+}" if one.gain else "",
+                        f"{one.paper['ema']:.2f}",
+                    ]
+                )
     head = ["", "MAX %", "EMA %", "EMA − FedAvg", "EMA in the DCFL paper"]
     if not rows:
         return "It was not trained in the comparisons of the other methods."
@@ -205,13 +203,6 @@ def _scores(measured: dict[str, Any]) -> list[str]:
     ]
 
 
-def _spread(cells: dict[str, str], value: str, deviation: str, sign: str = "") -> str:
-    if not cells[value]:
-        return ""
-    shown = f"{float(cells[value]):{sign}.2f}"
-    return f"{shown} ± {float(cells[deviation]):.2f}" if cells[deviation] else shown
-
-
 @cache
 def _digits() -> dict[str, dict[str, Any]]:
     rows = json.loads((RESULTS / "digits-methods.json").read_text())["methods"]
@@ -219,10 +210,8 @@ def _digits() -> dict[str, dict[str, Any]]:
 
 
 @cache
-def _cifar(folder: str) -> list[dict[str, str]]:
-    path = RESULTS / folder / "participation-5.csv"
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+def _cifar(folder: str) -> list[Row]:
+    return rows_of(f"{folder}/participation-5")
 
 
 MAKERS: dict[str, Callable[..., str]] = {

@@ -157,9 +157,10 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
     answer = json.loads(out)  # and nothing else
     ablation = answer["recipes"]["ablation"]
     assert (ablation["finished"], ablation["cells"]) == (1, 30)
-    assert [(row["block"], row["column"], row["row"]) for row in ablation["rows"]] == [
+    assert [(run["block"], run["column"], run["row"]) for run in ablation["runs"]] == [
         ("cifar100", "iid", "FedAvg")
-    ] * 4  # MAX and EMA, on the test images and on the clients' own mixes
+    ]
+    assert ablation["compared"] == []
     assert err.splitlines()[1].startswith("1 cells, 0 finished; 1 to do take about")
     assert "[1/1] cifar100-iid-p2-fedavg-rounds1-seed0  finished  MAX" in err
     for path in answer["files"]:
@@ -207,16 +208,16 @@ def test_a_damaged_cell_is_named_before_anything_is_trained(
 
 @pytest.mark.slow
 def test_a_cell_in_use_is_reported_and_the_rest_is_written(reproduce: Call, tmp_path: Path) -> None:
-    cell_folder = cell_folders_in(tmp_path / "out", cells_of("server-side"))[0]
+    cell_folder = cell_folders_in(tmp_path / "out", cells_of("similarity"))[0]
     cell_folder.path.mkdir(parents=True)
     held = lock(cell_folder.path)
-    code, out, err = reproduce("server-side", *SMOKE, "--only", cell_folder.cell.name, "--json")
+    code, out, err = reproduce("similarity", *SMOKE, "--only", cell_folder.cell.name, "--json")
     held.close()
     assert code == 4
     assert f"[1/1] {cell_folder.cell.name}  failed  " in err
     assert "is in use by" in err
-    assert json.loads(out)["recipes"]["server-side"]["finished"] == 0
-    assert "18 cells of 18 are not finished." in (tmp_path / "out" / "server-side.md").read_text()
+    assert json.loads(out)["recipes"]["similarity"]["finished"] == 0
+    assert "2 cells of 2 are not finished." in (tmp_path / "out" / "similarity.md").read_text()
 
 
 def test_a_folder_that_cannot_be_written_is_said_at_once(reproduce: Call, tmp_path: Path) -> None:
@@ -239,8 +240,7 @@ def test_a_folder_that_cannot_be_written_is_said_at_once(reproduce: Call, tmp_pa
         (("ablation", "method.name=moon"), "method.name is for the recipe ablation to choose"),
         (("ablation", "data.alpha=0.1"), "data.alpha is for the recipe ablation to choose"),
         (("readings", "model.head=side256"), "is for the recipe readings to choose"),
-        (("server-side", "server.optimizer=fedadam"), "is for the recipe server-side to choose"),
-        (("weight-search", "method.mu=0.5"), "is for the recipe weight-search to choose"),
+        (("levels", "method.levels=all"), "is for the recipe levels to choose"),
         (("mu-search", "method.mu=3"), "is for the recipe mu-search to choose"),
         (("similarity", "method.rho=2"), "no method of the recipe similarity has such a field"),
     ],

@@ -67,7 +67,7 @@ def ended(news: Sequence[News]) -> dict[str, str]:
 @pytest.mark.slow
 def test_cells_in_parallel_are_the_same_runs(tmp_path: Path) -> None:
     words = ("federation.rounds=3",)
-    cells = cell_folders_in(tmp_path, cells_of("server-side", (0,), words))[:5]
+    cells = cell_folders_in(tmp_path, cells_of("ablation", (0,), words))[:5]
     assert len({cell_folder.cell.experiment.method.name for cell_folder in cells}) == 3
     news = list(Runner(cells, 2).news())
     assert set(ended(news).values()) == {"finished"}
@@ -87,7 +87,7 @@ def test_cells_in_parallel_are_the_same_runs(tmp_path: Path) -> None:
 def test_a_worker_that_is_killed_or_stopped_costs_one_cell_some_time(tmp_path: Path) -> None:
     """By somebody else: a cell fails, or is stopped, and the next has a process that is not about
     to end."""
-    cells = cell_folders_in(tmp_path, cells_of("server-side", (0,), WORDS))[:3]
+    cells = cell_folders_in(tmp_path, cells_of("ablation", (0,), WORDS))[:3]
     killed, stopped, other = cells
     signals = {killed.cell.name: signal.SIGKILL, stopped.cell.name: signal.SIGTERM}
     news = []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import runpy
-from collections import Counter, defaultdict
+from collections import Counter
+from dataclasses import asdict
 from math import log10
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ import pytest
 from dcfl.methods import METHODS
 from dcfl.paper.plans import plan_recipe
 from dcfl.paper.recipe import ROWS, RecipeCell, values_of
-from dcfl.paper.recipe_book import HARD, LEVELLED, RECIPES
-from dcfl.paper.reproduction_page import sections_of
-from dcfl.paper.scales import CHOSEN, MINI, PRETRAINED, SCALES, SMOKE, Where
+from dcfl.paper.recipe_book import LEVELLED, RECIPES
+from dcfl.paper.reproduction_page import sections_of, settings_table
+from dcfl.paper.scales import CHOSEN, MINI, SCALES, SMOKE, Searched, Where, searched_key
 from tests.paper.hand_made import pretend
 
 SEARCHES = [recipe for recipe in RECIPES.values() if recipe.searched]
@@ -88,7 +87,7 @@ def test_a_plan_follows_from_what_is_finished(tmp_path: Path) -> None:
         ("100, 0.5", 100),
         ("100, 0.5", 101),
     ]
-    (section,) = sections_of(plan().results())
+    (section,) = sections_of(plan())
     (chosen,) = section.tables[0].rows
     assert list(chosen) == ["FedSCL, every level", "3", "2", "10, 0.5", "mu, tau", "–"]
 
@@ -98,42 +97,41 @@ def test_a_plan_follows_from_what_is_finished(tmp_path: Path) -> None:
 STORED = Path(__file__).parents[2] / "benchmarks" / "results" / "reproduction"
 
 
-def winners(search: str, folder: Path = STORED) -> dict[str, tuple[float, ...]]:
-    """By row of a stored search on CIFAR-10, the values with the highest mean EMA."""
-    scores: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with (folder / f"{search}-runs.csv").open(encoding="utf-8", newline="") as stream:
-        for run in csv.DictReader(stream):
-            if run["block"] == HARD.dataset and run["column"]:
-                scores[run["row"]][run["column"]].append(float(run["ema"]))
-    return {
-        row: values_of(max(columns, key=lambda column: fmean(columns[column])))
-        for row, columns in scores.items()
-    }
+def script() -> dict[str, Any]:
+    return runpy.run_path(str(STORED.parents[1] / "chosen_settings.py"))
 
 
-def test_every_method_has_what_the_stored_search_found() -> None:
-    for row, (best,) in winners("mu-search").items():
-        if row == "DCFL-PW":  # searched with a side head; a new search decides
-            continue
-        method: Any = MINI.experiment(HARD, ROWS[row], 0, {}, {}).method
-        assert getattr(method, "rho" if row == "FedSOL" else "mu") == best, row
-    ((best,),) = winners("lr-search").values()
-    assert MINI.experiment(HARD, "fedavg", 0, {}, {}).training.lr == best
+def test_the_scales_have_what_the_stored_searches_found() -> None:
+    made = script()
+    for scale, folder in made["STORED"].items():
+        searched = {
+            dataset: {method: asdict(found) for method, found in methods.items()}
+            for dataset, methods in CHOSEN[scale].items()
+        }
+        assert searched == made["chosen"](folder)
+        for dataset, methods in CHOSEN[scale].items():
+            for method, found in methods.items():
+                if method not in SCALES[scale].methods and ", " not in method:
+                    wanted = found.settings[searched_key(method)]
+                    assert value_of(scale, dataset, method) == wanted
+    assert MINI.methods == {"dcfl-pw": {"mu": 1.0}}
+    assert value_of("mini", "cifar10", "dcfl-pw") == 1
 
 
-def levels_found(folder: Path) -> dict[tuple[str, str], dict[str, float]]:
-    """Nothing where no search is stored."""
-    if not (folder / "levels-search-runs.csv").exists():
-        return {}
-    found = {}
-    for row, (mu, temperature) in winners("levels-search", folder).items():
-        name, where = row.split(", ")
-        levels = "all" if where == "every level" else "last"
-        found[ROWS[name], levels] = {"mu": mu, "temperature": temperature}
-    return found
+def value_of(scale: str, dataset: str, method: str) -> Any:
+    experiment = SCALES[scale].experiment(Where(dataset, 0.3, 0.05), method, 0, {}, {})
+    section, _, name = searched_key(method).partition(".")
+    return getattr(getattr(experiment, section), name)
 
 
-def test_levels_have_what_their_search_found(tmp_path: Path) -> None:
+def test_a_data_set_that_was_not_searched_borrows_or_has_the_defaults() -> None:
+    assert value_of("mini", "tiny-imagenet", "fedrcl") == value_of("mini", "cifar10", "fedrcl")
+    assert value_of("pretrained", "cifar100", "fedrcl") == METHODS["fedrcl"]().mu  # type: ignore[attr-defined]
+
+
+def test_levels_have_what_their_search_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs = [
         '"FedSCL, every level","1, 0.5",60',
         '"FedSCL, every level","10, 0.5",62',
@@ -141,11 +139,22 @@ def test_levels_have_what_their_search_found(tmp_path: Path) -> None:
     ]
     text = "\n".join(["block,row,column,ema", *(f"cifar10,{run}" for run in runs)])
     (tmp_path / "levels-search-runs.csv").write_text(text)
-    assert levels_found(tmp_path) == {
-        ("fedscl", "all"): {"mu": 10.0, "temperature": 0.5},
-        ("fedscl", "last"): {"mu": 1.0, "temperature": 0.2},
+    found = script()["chosen"](tmp_path)["cifar10"]
+    assert found.keys() == {"fedscl, every level", "fedscl, last level"}
+    monkeypatch.setitem(
+        CHOSEN, "mini", {"cifar10": {name: Searched(**one) for name, one in found.items()}}
+    )
+    cells = [cell for cell in RECIPES["levels"].cells(MINI, (0,)) if cell.row == "FedSCL"]
+    methods: list[Any] = [cell.experiment.method for cell in cells]
+    assert {(m.levels, m.mu, m.temperature) for m in methods} == {
+        ("all", 10.0, 0.5),
+        ("last", 1.0, 0.2),
     }
-    assert MINI.levels == levels_found(STORED)
+    rows = settings_table(MINI, cells[:2]).rows
+    assert rows == [
+        ("FedSCL", "mu 1, temperature 0.2", "searched, best of 1, at their edge, seeds: 1"),
+        ("FedSCL", "mu 10, temperature 0.5", "searched, best of 2, at their edge, seeds: 1"),
+    ]
 
 
 @pytest.mark.parametrize("name", LEVELLED)
@@ -162,27 +171,16 @@ def test_methods_differ_in_the_level_alone(name: str) -> None:
         assert type(method) is METHODS[ROWS[name]]
 
 
-def test_pretrained_has_what_its_stored_searches_found(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "benchmarks" / "chosen_settings.py"
-    chosen = runpy.run_path(str(script))["chosen"]
+def test_what_has_diverged_with_one_seed_is_not_chosen(tmp_path: Path) -> None:
     lines = ["block,row,column,ema", "cifar10,FedAvg,,70"]
     lines += ["cifar10,FedAvg,0.1,61", "cifar10,FedAvg,0.1,63", "cifar10,FedAvg,0.2,90"]
     (tmp_path / "lr-search-runs.csv").write_text("\n".join(lines))
-    lines = ["block,row,column,ema", "cifar10,FedAvg,,70", "cifar10,FedSOL,2,61"]
-    lines += [
-        "cifar10,MOON,0.1,61",
-        "cifar10,MOON,0.1,61",
-        "cifar10,MOON,1,62",
-        "cifar10,MOON,1,62",
-    ]
+    lines = ["block,row,column,ema", "cifar10,FedSOL,2,61", "cifar10,FedSOL,1,62"]
+    lines += ["cifar10,FedSOL,0.5,60"]
     (tmp_path / "mu-search-runs.csv").write_text("\n".join(lines))
-    methods = {"fedsol": {"rho": 2.0}, "moon": {"mu": 1.0}}
-    # 0.2 has diverged with one of the seeds.
-    assert chosen(tmp_path) == {"cifar10": {"lr": 0.1, "methods": methods}}
-    assert chosen() == CHOSEN
-    for dataset, one in CHOSEN.items():
-        for method, fields in one["methods"].items():
-            where = Where(dataset, 0.3, 0.05)
-            experiment = PRETRAINED.experiment(where, method, 0, {}, {})
-            assert experiment.training.lr == one["lr"]
-            assert {key: getattr(experiment.method, key) for key in fields} == fields
+    assert script()["chosen"](tmp_path) == {
+        "cifar10": {
+            "fedavg": {"settings": {"training.lr": 0.1}, "trials": 1, "seeds": 2, "at_edge": True},
+            "fedsol": {"settings": {"method.rho": 1.0}, "trials": 3, "seeds": 1, "at_edge": False},
+        }
+    }

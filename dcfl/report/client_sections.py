@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dcfl.comparisons.groups import Group, clients_scored_on, scored_on
+from dcfl.comparisons.groups import Group, clients_scored_on, scored_on, setting
 from dcfl.data.dataset_summary import Overview
 from dcfl.data.settings import images_scored
 from dcfl.evaluation import own_mix_accuracies
@@ -143,25 +144,30 @@ def class_section(groups: Sequence[Group]) -> Section | None:
     return Section("Each class", [], tables) if tables else None
 
 
-def class_cautions(runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]) -> list[str]:
-    """Classes of which not one image is recognised: an accuracy hides them."""
-    cautions = []
-    for run in runs:
-        image = images_scored(run.holdout).removesuffix("s")
-        missed = [one for one in _recalls(run) if one.missed]
-        if missed:
-            shown = [
-                f"{printable(one.name, 60)} ({text.plural(one.images, image)})"
-                for one in missed[:MOST_NAMED]
-            ]
-            more = [f"{len(missed) - MOST_NAMED} more"] if len(missed) > MOST_NAMED else []
-            subject = names[run] if len(runs) > 1 else "The model"
-            whose = [one for one in _site_sentences([run]) if one.startswith("Without")]
-            never = f"{subject} never recognises {text.listed([*shown, *more])}."
-            cautions.append(" ".join([never, *whose]))
-    rest = len(cautions) - MOST_NAMED
-    others = [f"{text.plural(rest, 'more run')} never recognise some class."] if rest > 0 else []
-    return [*cautions[:MOST_NAMED], *others]
+def class_cautions(runs: Sequence[RecordedRun]) -> list[str]:
+    """One, if there are classes of which not one image is recognised: an accuracy hides them."""
+    images = {run: images_scored(run.holdout).removesuffix("s") for run in runs}
+    missed = {
+        f"{printable(one.name, 60)} ({text.plural(one.images, images[run])})": None
+        for run in runs
+        for one in _recalls(run)
+        if one.missed
+    }
+    if not missed:
+        return []
+    more = [f"{len(missed) - MOST_NAMED} more"] if len(missed) > MOST_NAMED else []
+    shown = text.listed([*list(missed)[:MOST_NAMED], *more])
+    blind = [run for run in runs if any(one.missed for one in _recalls(run))]
+    if len(runs) == 1:
+        never = f"The model never recognises {shown}."
+    else:
+        methods = Counter(str(setting(run, "method.name")) for run in blind)
+        whose = [f"{text.plural(n, 'run')} of {name}" for name, n in methods.items()]
+        verb = "recognises" if len(blind) == 1 else "recognise"
+        never = f"{text.listed(whose)} never {verb} some class: {shown}."
+    return [
+        " ".join([never, *(one for one in _site_sentences(blind) if one.startswith("Without"))])
+    ]
 
 
 def _class_table(names: tuple[str, ...], groups: Sequence[Group]) -> Table:

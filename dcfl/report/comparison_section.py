@@ -45,8 +45,9 @@ ABOUT_RANKS = (
 )
 
 
-def comparison_sections(standing: Standing) -> Iterator[Section]:
-    """Ranks over several data sets, how sure the differences are, what an accuracy costs."""
+def comparison_sections(standing: Standing, drawn: bool = True) -> Iterator[Section]:
+    """Ranks over several data sets, how sure the differences are (`drawn`: also as pictures), what
+    an accuracy costs."""
     if standing.ranking is not None:
         yield ranking_section(standing.ranking)
     compared = {task: pairs for task, pairs in standing.pairs.items() if pairs.pairs}
@@ -56,7 +57,7 @@ def comparison_sections(standing: Standing) -> Iterator[Section]:
             for task, pairs in compared.items()
             if len(standing.tasks[task]) <= MANY_METHODS
         ]
-        pictures = [differences_picture(pairs, task) for task, pairs in compared.items()]
+        pictures = [differences_picture(pairs, task) for task, pairs in compared.items() if drawn]
         yield Section(
             "Differences, seed by seed", pair_sentences(standing), _noted_once(tables), pictures
         )

@@ -49,6 +49,7 @@ class Picture:
     explanation: str
     chart: Chart | None  # None: there is nothing to draw yet
     wide: bool = False  # as wide as the page, also beside others
+    printed: bool = True  # also as a figure for a paper
 
     @property
     def chart_json(self) -> Markup:

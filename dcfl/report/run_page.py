@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -20,6 +21,7 @@ from dcfl.comparisons.groups import (
     scored_on,
     setting,
 )
+from dcfl.comparisons.space import plain
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.verdict import headline
 from dcfl.data.dataset_summary import Overview
@@ -51,6 +53,7 @@ from dcfl.report.methods_table import methods_table, worst_clients
 from dcfl.report.over_section import over_section
 from dcfl.runs.evaluations import WEIGHTING
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.identity import KINDS, complete, differences, flat
 from dcfl.runs.rows import ClientRow
 from dcfl.runs.summaries import replies_used, seldom_there
 from dcfl.system.wording import printable
@@ -81,14 +84,14 @@ def page_of(
         *progress,
         over_section(standing, over) if over and begun else None,
         _result_section(standing, runs, [_accuracy_picture(groups)] if begun else []),
-        *comparison_sections(standing),
+        *comparison_sections(standing, drawn=not over),  # `over_section` has drawn them
         _training_section(groups) if begun else None,
         clock_section(runs, names),
         class_section(groups),
         personal_section(runs, names),
         evaluation_section(runs, names),
         site_section(runs, names),
-        _partition_section(runs, names),
+        _partition_section(runs),
         _judges_section(runs, names),
         _failures_section(runs, names),
         _details_section(runs, names),
@@ -218,26 +221,39 @@ def _percent(group: Group, quantity: str) -> str:
     return f"{text.number(group.spread(quantity).mean)} %"
 
 
-def _partition_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
+def _partition_section(runs: Sequence[RecordedRun]) -> Section | None:
     """None where nobody knows the samples of the clients."""
-    by_partition = runs_by_partition([run for run in runs if run.samples_known])
-    several = len(by_partition) > 1
-    pictures = [
-        _partition_picture(
-            users[0], f"{sha256[:8]}: {_some([names[run] for run in users])}" if several else ""
-        )
-        for sha256, users in list(by_partition.items())[:SHOWN_PARTITIONS]
-    ]
-    if not pictures:
+    splits = _splits(runs)
+    if not splits:
         return None
+    pictures = [_partition_picture(*split) for split in splits[:SHOWN_PARTITIONS]]
     return Section("Who owned which samples", _about_partitions(runs), pictures=pictures)
 
 
-def _some(names: list[str], most: int = 3) -> str:
-    return text.listed(names if len(names) <= most else [*names[:2], f"{len(names) - 2} more"])
+def _splits(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, str, bool]]:
+    """A run of each split, what tells its split from the others, and whether those differ in more
+    than the seed: one of each kind, first, is enough for a paper."""
+    by_partition = runs_by_partition([run for run in runs if run.samples_known])
+    users = {sha256: same[0] for sha256, same in by_partition.items()}
+    settings = [complete(flat(run.config)) for run in users.values()]
+    keys = {key for one in settings for key, *_ in differences(settings[0], one)}
+    told = [key for key in KINDS if key in keys and key.startswith("data.")]
+    splits, kinds = [], set[str]()
+    for (sha256, run), one in zip(users.items(), settings, strict=True):
+        kind = " ".join(_told(key, one[key]) for key in told if key != "data.seed")
+        seed = [_told("data.seed", one["data.seed"])] if "data.seed" in told else []
+        title = ", ".join(filter(None, [kind, *seed])) or (sha256[:8] if len(users) > 1 else "")
+        splits.append((run, title, kind not in kinds))
+        kinds.add(kind)
+    return sorted(splits, key=lambda split: not split[2])
 
 
-def _partition_picture(run: RecordedRun, title: str) -> Picture:
+def _told(key: str, value: Any) -> str:
+    name = key.removeprefix("data.")
+    return f"seed {value}" if name == "seed" else text.without_folders(f"{name}={plain(value)}")
+
+
+def _partition_picture(run: RecordedRun, title: str, printed: bool) -> Picture:
     counts, class_names = run.partition_counts, run.class_names
     clients, classes = counts.shape
     split = Overview(counts)
@@ -269,7 +285,7 @@ def _partition_picture(run: RecordedRun, title: str) -> Picture:
             f"{held}."
         )
     chart = partition_chart(counts, class_names, labels)
-    return Picture(title, alt, explanation, chart, wide=True)
+    return Picture(title, alt, explanation, chart, wide=True, printed=printed)
 
 
 def _about_partitions(runs: Sequence[RecordedRun]) -> list[str]:
@@ -465,7 +481,7 @@ def _cautions(
     groups: Sequence[Group], runs: Sequence[RecordedRun], names: dict[RecordedRun, str]
 ) -> list[str]:
     """What a reader must know before trusting the numbers."""
-    cautions = class_cautions(runs, names)
+    cautions = class_cautions(runs)
     for run in runs:
         cautions += _about_run(run, names[run] if len(runs) > 1 else "")
     if any(len({run.finished for run in group.runs}) > 1 for group in groups):

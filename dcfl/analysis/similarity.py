@@ -114,9 +114,7 @@ def look_at(
     chosen = drawn(len(unit), SHOWN, seed).numpy()
     axes = np.pad(directions[:2], ((0, max(0, 2 - len(directions))), (0, 0)))  # of one: one is flat
     plane = Plane(
-        centred[chosen] @ axes.T
-        if layout == "pca"
-        else _laid_out(unit[chosen], seed, layout),
+        centred[chosen] @ axes.T if layout == "pca" else _laid_out(unit[chosen], seed, layout),
         labels.numpy()[chosen],
         (float(shares[0]), float(shares[1]) if len(shares) > 1 else 0.0),
         layout,
@@ -234,7 +232,7 @@ class Moments(NamedTuple):
     distances: float  # squared
 
     def minus(self, other: Moments) -> Moments:
-        return Moments(*(own - theirs for own, theirs in zip(self, other, strict=True)))
+        return Moments._make(own - theirs for own, theirs in zip(self, other, strict=True))
 
 
 def measure_similarity(embeddings: Tensor, labels: Tensor, seed: int = 0) -> Similarity:

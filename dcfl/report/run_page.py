@@ -51,7 +51,6 @@ from dcfl.report.document import Detail, Page, Picture, Section, Table
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.methods_table import methods_table, worst_clients
 from dcfl.report.over_section import over_section
-from dcfl.runs.evaluations import WEIGHTING
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import KINDS, complete, differences, flat
 from dcfl.runs.rows import ClientRow
@@ -76,6 +75,7 @@ def page_of(
     over: Sequence[str] = (),
 ) -> Page:
     names = names_of(runs)
+    headings = names if len(runs) > 1 else dict.fromkeys(runs, "")
     standing = Standing(group_runs(runs, over), target=target, all_pairs=all_pairs)
     groups = standing.groups
     of_methods = [run for run in runs if any(run in group.runs for group in groups)]
@@ -88,11 +88,10 @@ def page_of(
         _training_section(groups) if begun else None,
         clock_section(runs, names),
         class_section(groups),
-        personal_section(runs, names),
-        evaluation_section(runs, names),
-        site_section(runs, names),
+        personal_section(runs, headings),
+        evaluation_section(runs, headings),
+        site_section(runs, headings),
         _partition_section(runs),
-        _judges_section(runs, names),
         _failures_section(runs, names),
         _details_section(runs, names),
     ]
@@ -298,32 +297,6 @@ def _about_partitions(runs: Sequence[RecordedRun]) -> list[str]:
         effect = "so part of a difference between two runs may come from the split"
     hidden = f" The first {SHOWN_PARTITIONS} are shown." if count > SHOWN_PARTITIONS else ""
     return [f"These runs use {count} different partitions, {effect}.{hidden}"]
-
-
-def _judges_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
-    """The sites that score the model on test images of their own, after their last report."""
-    judges: dict[tuple[str, int], list[str]] = {}
-    for run in runs:
-        for row in run.rounds:
-            total = sum(site.images * site.weight for site in row.sites) or 1
-            for site in row.sites:
-                judges[names[run], site.client] = [
-                    names[run],
-                    printable(run.site_names.get(site.client, f"{site.client}")),
-                    text.number(site.accuracy),
-                    str(row.round),
-                    str(site.images),
-                    text.number(100 * site.images * site.weight / total),
-                ]
-    if not judges:
-        return None
-    columns = ("Run", "Site", "Accuracy, %", "Round", "Images", "Share of the say, %")
-    paragraph = (
-        "There is no common test set: a site counts its own right answers, and nobody else can "
-        f"check them. In the accuracy above, {WEIGHTING}."
-    )
-    table = Table(columns, [judges[key] for key in sorted(judges)], sentences=True)
-    return Section("Each site’s own test images", [paragraph], [table])
 
 
 def _failures_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:

@@ -183,8 +183,8 @@ def test_sites_that_judge_are_shown_with_their_own_figures(tmp_path: Path) -> No
     write_run(tmp_path / "run", row_changes={1: told, 3: last})
     page = page_of(tmp_path / "run")
     assert page.rows[-2:] == [
-        ["run", "0", "6.00", "3", "40", "100.00"],
-        ["run", "1", "100.00", "1", "120", "50.00"],
+        ["site 0", "–", "40", "6.00", "3", "100.00"],
+        ["site 1", "–", "120", "100.00", "1", "50.00"],
     ]
     assert f"Round 1: node 7 {HOSTILE} cannot be used." in page.text
 

@@ -109,16 +109,34 @@ def lines_over(
     step = min(0.06, 0.3 / max(len(labels), 1))
     found = []
     for at, label in enumerate(labels):
-        mean, low, high = values[:, at]
         beside = step * (at - (len(labels) - 1) / 2)
-        notes = [
-            f"{name}: {number(y)}"
-            + ("" if math.isnan(a + b) else f"\nfrom {number(a)} to {number(b)}")
-            for name, y, a, b in zip(names, mean, low, high, strict=True)
-        ]
         x = [place + beside for place in range(len(names))]
-        found.append(series(label, x, mean, at, low=low, high=high, notes=notes))
+        found.append(_with_intervals(label, x, names, values[:, at], at, "line"))
     return found
+
+
+def dots_over(label: str, names: Sequence[str], values: NDArray[np.float64], up: Any) -> Chart:
+    """A dot for each name, with its interval: `values` is [3, names], as in `lines_over`. `up`: the
+    axis."""
+    dots = _with_intervals(label, range(len(names)), names, values, 0, "points")
+    across = {"label": "", "names": list(names), "low": -0.5, "high": len(names) - 0.5}
+    return plot(across, up, [{"series": [dots]}])
+
+
+def _with_intervals(
+    label: str,
+    x: Numbers,
+    names: Sequence[str],
+    values: NDArray[np.float64],
+    colour: int,
+    style: str,
+) -> dict[str, Any]:
+    mean, low, high = values
+    notes = [
+        f"{name}: {number(y)}" + ("" if math.isnan(a + b) else f"\nfrom {number(a)} to {number(b)}")
+        for name, y, a, b in zip(names, mean, low, high, strict=True)
+    ]
+    return series(label, x, mean, colour, style, low=low, high=high, notes=notes)
 
 
 def partition_chart(

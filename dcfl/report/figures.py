@@ -285,13 +285,16 @@ def _matrix(chart: Chart) -> Figure:
     height = min(max(0.17 * rows, 1.0), 3.4)
     drawn = Figure(figsize=(COLUMN, height + (1.1 if sized else 0.7)), layout="constrained")
     ratios = (0.5, height) if sized else (1,)
-    *above, axes = drawn.subplots(len(ratios), height_ratios=ratios, squeeze=False, sharex=True)[
-        :, 0
-    ]
+    grid = drawn.subplots(len(ratios), height_ratios=ratios, squeeze=False, sharex=True)
+    *above, axes = grid[:, 0]
     shares, colours, norm = _shades(cells, chart["shade"])
     axes.imshow(shares, colours, norm, aspect="auto", interpolation="none")
-    if chart["numbers"] and cells.size <= MANY_NUMBERS:
-        _write_numbers(axes, cells, norm(shares), chart)
+    depth = norm(shares)
+    for (row, column), value in np.ndenumerate(cells if cells.size <= MANY_NUMBERS else ()):
+        if np.isfinite(value) and (value or chart["shade"] == "range"):
+            colour = "white" if depth[row, column] > 0.6 else INK
+            told = number(value, chart.get("digits", 0))
+            axes.text(column, row, told, color=colour, fontsize=5.5, ha="center", va="center")
     axes.grid(visible=False)
     axes.spines[["top", "right"]].set_visible(True)
     axes.set_xlabel(chart["column"])
@@ -319,13 +322,3 @@ def _shades(
         return held / np.maximum(cells.sum(axis=1, keepdims=True), 1e-9), blues, Normalize(0, 1)
     # The square root keeps a client's few samples of a class visible beside its hundreds.
     return held, blues, PowerNorm(0.5, vmin=0, vmax=float(known.max(initial=2.0)))
-
-
-def _write_numbers(
-    axes: Axes, cells: NDArray[np.float64], depth: NDArray[np.float64], chart: Chart
-) -> None:
-    for (row, column), value in np.ndenumerate(cells):
-        if np.isfinite(value) and (value or chart["shade"] == "range"):
-            text = number(value, chart.get("digits", 0))
-            colour = "white" if depth[row, column] > 0.6 else INK
-            axes.text(column, row, text, color=colour, fontsize=5.5, ha="center", va="center")

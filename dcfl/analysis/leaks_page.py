@@ -48,16 +48,16 @@ def page_about(leaks: Leaks) -> Page:
 
 def headline(leaks: Leaks) -> str:
     best = leaks.membership[-1]
-    said = f"{'LiRA' if best.shadows else 'Loss'} tells training images from others with an AUC of "
-    said += f"{number(best.auc)}."
+    attack = "LiRA" if best.shadows else "Loss"
+    said = [f"{attack} tells training images from others with an AUC of {number(best.auc)}."]
     if leaks.prototypes and (found := leaks.prototypes[0].found) is not None:
-        said += f" Prototypes give away {number(100 * found, 0)} % of the images that are alone in "
-        said += "their class."
-    if not leaks.rebuilt:
-        return said
-    psnr = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
-    images = plural(len(leaks.originals), "image")
-    return f"{said} {images} came back from a bare gradient at {psnr} dB."
+        share = f"{number(100 * found, 0)} % of the images that are alone in their class"
+        said.append(f"Prototypes give away {share}.")
+    if leaks.rebuilt:
+        psnr = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
+        images = plural(len(leaks.originals), "image")
+        said.append(f"{images} came back from a bare gradient at {psnr} dB.")
+    return " ".join(said)
 
 
 def _pictures(leaks: Leaks) -> Section:

@@ -123,29 +123,25 @@ CLASS_NOTE = (
 
 def class_section(groups: Sequence[Group]) -> Section | None:
     """A table for each set of classes; None if no run has ended."""
-    tables = []
-    scored = {_names(run): None for group in groups for run in group.counted}
-    for names in scored:
-        if names:
-            told = [group for group in groups if any(_names(run) == names for run in group.counted)]
-            tables.append(_class_table(names, told))
+    scored = dict.fromkeys(_names(run) for group in groups for run in group.counted)
+    tables = [_class_table(names, groups) for names in scored if names]
     return Section("Each class", [], tables) if tables else None
 
 
 def class_cautions(runs: Sequence[RecordedRun]) -> list[str]:
     """One, if there are classes of which not one image is recognised: an accuracy hides them."""
     images = {run: images_scored(run.holdout).removesuffix("s") for run in runs}
-    missed = {
-        f"{printable(one.name, 60)} ({text.plural(one.images, images[run])})": None
-        for run in runs
+    blind = [run for run in runs if any(one.missed for one in _recalls(run))]
+    missed = dict.fromkeys(
+        f"{printable(one.name, 60)} ({text.plural(one.images, images[run])})"
+        for run in blind
         for one in _recalls(run)
         if one.missed
-    }
+    )
     if not missed:
         return []
     more = [f"{len(missed) - MOST_NAMED} more"] if len(missed) > MOST_NAMED else []
     shown = text.listed([*list(missed)[:MOST_NAMED], *more])
-    blind = [run for run in runs if any(one.missed for one in _recalls(run))]
     if len(runs) == 1:
         never = f"The model never recognises {shown}."
     else:
@@ -153,33 +149,38 @@ def class_cautions(runs: Sequence[RecordedRun]) -> list[str]:
         whose = [f"{text.plural(n, 'run')} of {name}" for name, n in methods.items()]
         verb = "recognises" if len(blind) == 1 else "recognise"
         never = f"{text.listed(whose)} never {verb} some class: {shown}."
-    return [
-        " ".join([never, *(one for one in _site_sentences(blind) if one.startswith("Without"))])
-    ]
+    without = [one for one in _site_sentences(blind) if one.startswith("Without")]
+    return [" ".join([never, *without])]
 
 
 def _class_table(names: tuple[str, ...], groups: Sequence[Group]) -> Table:
-    found = [_means(names, group) for group in groups]
-    runs = [run for group in groups for run in group.counted if _names(run) == names]
-    images = [one.images for one in _recalls(runs[0])]
-    order = list(range(len(names)))
-    title = ""
+    found, runs = dict[str, list[float | None]](), list[RecordedRun]()
+    for group in groups:
+        if own := [run for run in group.counted if _names(run) == names]:
+            found[group.label] = [*map(_mean_recall, zip(*map(_recalls, own), strict=True))]
+            runs += own
+    order, title = list(range(len(names))), ""
     if len(names) > SHOWN_CLASSES:
-        order = sorted(order, key=lambda row: min(means[row] or 0.0 for means in found))[
-            :SHOWN_CLASSES
-        ]
+        order.sort(key=lambda row: min(means[row] or 0.0 for means in found.values()))
+        order = order[:SHOWN_CLASSES]
         title = f"The {SHOWN_CLASSES} of {len(names):,} classes with the lowest recall"
+    images = [one.images for one in _recalls(runs[0])]
     rows = [
         [
             printable(names[row], 60),
             text.number(images[row], 0),
-            *("–" if means[row] is None else text.number(means[row] or 0.0) for means in found),
+            *(text.number(math.nan if (x := own[row]) is None else x) for own in found.values()),
         ]
         for row in order
     ]
-    recalls = ["Recall, %"] if len(groups) == 1 else [f"{group.label}, %" for group in groups]
+    recalls = ["Recall, %"] if len(found) == 1 else [f"{label}, %" for label in found]
     columns = ["Class", scored_on(runs).capitalize(), *recalls]
     return Table(columns, rows, title, " ".join([CLASS_NOTE, *_site_sentences(runs)]))
+
+
+def _mean_recall(of_runs: Sequence[ClassRecall]) -> float | None:
+    known = [one.recall for one in of_runs if one.recall is not None]
+    return fmean(known) if known else None
 
 
 def _site_sentences(runs: Sequence[RecordedRun]) -> list[str]:
@@ -187,15 +188,6 @@ def _site_sentences(runs: Sequence[RecordedRun]) -> list[str]:
     records = filter(None, map(scored_by_sites, runs))
     notes = dict.fromkeys(note for record in records for note in record.notes)
     return [f"{note[0].upper()}{note[1:]}." for note in map(printable, notes)]
-
-
-def _means(names: tuple[str, ...], group: Group) -> list[float | None]:
-    """The mean recall of each class, over the group's runs with these classes."""
-    runs = [_recalls(run) for run in group.counted if _names(run) == names]
-    by_class = [
-        [one.recall for one in own if one.recall is not None] for own in zip(*runs, strict=True)
-    ]
-    return [fmean(recalls) if recalls else None for recalls in by_class]
 
 
 def _recalls(run: RecordedRun) -> Sequence[ClassRecall]:

@@ -223,7 +223,7 @@ ABOUT_MARKS = (
 def latex_text(standing: Standing) -> str:
     """The tables of the page, with the rules of booktabs; of the results, what papers show."""
     tables = [_marked_table(standing, task) for task in standing.tasks]
-    sections = [Section("Results", tables=tables), *comparison_sections(standing)]
+    sections = [Section("Results", tables=tables), *comparison_sections(standing, drawn=False)]
     return ABOUT_MARKS + latex_tables(sections)
 
 

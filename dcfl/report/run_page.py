@@ -259,37 +259,32 @@ def _told(key: str, value: Any) -> str:
 
 
 def _partition_picture(run: RecordedRun, title: str, printed: bool) -> Picture:
-    counts, class_names = run.partition_counts, run.class_names
+    counts = run.partition_counts
     clients, classes = counts.shape
     split = Overview(counts)
-    sizes = split.sizes
+    sizes, many = split.sizes, text.plural(clients, "client")
     size = f"{sizes.min():,}" if np.ptp(sizes) == 0 else f"{sizes.min():,} to {sizes.max():,}"
-    held = f"{np.median(split.held):g} of {classes} classes"
+    held = f"the median client holds {np.median(split.held):g} of {classes} classes"
     labels = [
         printable(run.site_names.get(client, f"{client}"), LONGEST_SITE)
         for client in range(clients)
     ]
+    alt = f"Heat map of samples per client and class: {many} with {size} samples each; {held}."
+    explanation = (
+        "Each column is a client, each row a class: the deeper the colour, the more samples. "
+        f"The bars above are the clients' sizes: {size} samples; {held}."
+    )
     if summed_up(counts):
         alt = (
-            f"Histograms over {text.plural(clients, 'client')} of their samples, their classes "
-            f"and the share of the largest class."
+            f"Histograms over {many} of their samples, their classes and the share of the largest "
+            "class."
         )
         explanation = (
             f"How many of the {clients:,} clients have so many samples ({size}), so many classes "
-            f"(the median client holds {held}), and such a share of one class. The smallest is "
-            f"client {split.smallest}, the largest client {split.largest}; partition.npz has all."
+            f"({held}), and such a share of one class. The smallest is client {split.smallest}, "
+            f"the largest client {split.largest}; partition.npz has all."
         )
-    else:
-        alt = (
-            f"Heat map of samples per client and class: {text.plural(clients, 'client')} with "
-            f"{size} samples each; the median client holds {held}."
-        )
-        explanation = (
-            "Each column is a client, each row a class: the deeper the colour, the more samples. "
-            f"The bars above are the clients' sizes: {size} samples. The median client holds "
-            f"{held}."
-        )
-    chart = partition_chart(counts, class_names, labels)
+    chart = partition_chart(counts, run.class_names, labels)
     return Picture(title, alt, explanation, chart, wide=True, printed=printed)
 
 

@@ -28,7 +28,6 @@ from dcfl.runs.folder import RecordedRun
 ROOT = Path(__file__).parent.parent
 LEADS = ROOT / "benchmarks" / "results" / "reproduction" / "leads.csv"
 PICTURE = ROOT / "docs" / "images" / "leads.svg"
-INK, CARD = "#000001", "#fffffe"  # stand for the colours of the page
 SHOWN = {
     "FedSCL": "#0072b2",
     "FedProc": "#e69f00",
@@ -36,6 +35,7 @@ SHOWN = {
     "DCFL-SW": "#d55e00",
     "DCFL-PW": "#009e73",
 }
+INK, CARD = "#000001", "#fffffe"  # stand for the colours of the page
 
 
 def curve(cells: Path, row: str, seed: int) -> dict[int, float]:

@@ -1,15 +1,17 @@
 """Draw docs/images/leads.svg: how far methods are ahead of FedAvg in the course of training.
 
-    python benchmarks/lead_picture.py CELLS      # the folder `cells` of a reproduction
-    python benchmarks/lead_picture.py            # from benchmarks/results/reproduction/leads.csv
+    python -m benchmarks.lead_picture CELLS      # the folder `cells` of a reproduction
+    python -m benchmarks.lead_picture            # from benchmarks/results/reproduction/leads.csv
 
-EMA against FedAvg of the same seed, on CIFAR-10 with Dirichlet 0.3 at 5 % participation.
+EMA against FedAvg of the same seed, on CIFAR-10 with Dirichlet 0.3 at 5 % participation. The
+picture is light or dark as the page is, like those of benchmarks/ideas.
 """
 
 from __future__ import annotations
 
 import csv
 import sys
+from io import StringIO
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -17,6 +19,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from scipy.stats import t
 
+from benchmarks.ideas.__main__ import colours
 from dcfl.paper.recipe import REFERENCE, ROWS
 from dcfl.paper.recipe_book import HARD
 from dcfl.paper.scales import MINI
@@ -33,6 +36,7 @@ SHOWN = {
     "DCFL-SW": "#d55e00",
     "DCFL-PW": "#009e73",
 }
+INK, CARD = "#000001", "#fffffe"  # stand for the colours of the page
 
 
 def curve(cells: Path, row: str, seed: int) -> dict[int, float]:
@@ -65,7 +69,9 @@ def draw() -> None:
     with LEADS.open(encoding="utf-8", newline="") as stream:
         lines = list(csv.DictReader(stream))
     mpl.rcParams["svg.hashsalt"] = "leads"  # the same file every time
-    figure = Figure((7, 3.2), layout="constrained")
+    marks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    mpl.rcParams.update({**dict.fromkeys(marks, INK), "axes.facecolor": CARD})
+    figure = Figure((7, 3.2), layout="constrained", facecolor=CARD)
     axes = figure.subplots()
     axes.axhline(0, color="grey", linewidth=1)
     for row, colour in SHOWN.items():
@@ -83,7 +89,11 @@ def draw() -> None:
         axes.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set(xlabel="round", ylabel="EMA − FedAvg, points")
     axes.legend(ncols=len(SHOWN), frameon=False, fontsize="small")
-    figure.savefig(PICTURE, metadata={"Date": None})
+    drawn, (light, dark) = StringIO(), colours()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    style = f"svg {{ {light} }} @media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}"
+    svg = drawn.getvalue().replace(INK, "var(--ink)").replace(CARD, "var(--card)")
+    PICTURE.write_text(svg.replace("</style>", f"\n{style}</style>", 1), encoding="utf-8")
 
 
 if __name__ == "__main__":

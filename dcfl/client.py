@@ -43,7 +43,7 @@ class Client:
     `logged`, by `log`; `own`, the weights of its own model, if the method has such.
     """
 
-    id: int
+    id: int  # its number, counted from 0
     round: int  # counted from 1
     model: FeatureModel  # trained in place, starting from `received`
     received: Tensors  # the global weights as sent, and this client's own personal ones

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dcfl.analysis.drift import Drift
 from dcfl.analysis.findings import Analysis
 from dcfl.analysis.similarity import BINS, PERCENTILES, T
 from dcfl.comparisons.groups import setting
@@ -22,7 +22,6 @@ from dcfl.system.storage import strict_json, write_whole
 NAMED = 10  # classes with a colour of their own; the eye does not tell more apart
 EDGES = np.linspace(-1, 1, BINS + 1)
 PLANE_HEIGHT = 320  # pixels
-LabelledDrift = tuple[str, Drift]
 
 
 def cosine_range(analyses: Sequence[Analysis]) -> tuple[float, float]:
@@ -33,18 +32,13 @@ def cosine_range(analyses: Sequence[Analysis]) -> tuple[float, float]:
     return (-1.0 if negative else 0.0), 1.0
 
 
-def coloured_classes(classes: int) -> list[int]:
-    """At most NAMED classes, spread over all of them."""
-    return sorted({int(at) for at in np.linspace(0, classes - 1, min(classes, NAMED))})
-
-
 def separation_chart(analyses: Sequence[Analysis]) -> Chart:
     """Both histograms of each run in a panel."""
     low, high = cosine_range(analyses)
     first = int(np.searchsorted(EDGES, low))
     panels = [
         {
-            "title": f"{one.label}: overlap {number(100 * one.similarity.overlap, 1)} %",
+            "title": f"{one.label}: overlap {_overlap(one)}",
             "series": [
                 histogram(name, EDGES[first:], cosines.density[first:], colour)
                 for colour, (name, (_, cosines)) in enumerate(
@@ -77,45 +71,31 @@ def spectrum_chart(analyses: Sequence[Analysis]) -> Chart:
 
 def plane_chart(analyses: Sequence[Analysis]) -> Chart:
     """The embeddings in two dimensions; classes without a colour of their own are grey."""
-    names = analyses[0].class_names
-    chosen = coloured_classes(len(names))
+    classes = len(analyses[0].class_names)
+    chosen = np.unique(np.linspace(0, classes - 1, min(classes, NAMED)).astype(int))
     reach = max(float(np.abs(one.plane.points).max()) for one in analyses)
     edges = {"low": -1.05 * reach or -1.0, "high": 1.05 * reach or 1.0, "bare": True}
-    panels = [
-        {"title": one.label, "series": list(_classes(one, names, chosen))} for one in analyses
-    ]
-    return charts.plot(
-        {"label": "first direction", **edges},
-        {"label": "second direction", **edges},
-        panels,
-        height=PLANE_HEIGHT,
-    )
+    panels = [{"title": one.label, "series": [*_classes(one, chosen)]} for one in analyses]
+    across, up = ({"label": f"{which} direction", **edges} for which in ("first", "second"))
+    return charts.plot(across, up, panels, height=PLANE_HEIGHT)
 
 
-def _classes(one: Analysis, names: Sequence[str], chosen: Sequence[int]) -> list[dict[str, Any]]:
-    points, labels = one.plane.points, one.plane.labels
-    found = []
+def _classes(one: Analysis, chosen: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
+    def dots(label: str, own: NDArray[np.bool_], colour: int) -> dict[str, Any]:
+        notes = [one.class_names[at] for at in one.plane.labels[own]]
+        across, up = one.plane.points[own].T
+        return series(label, across, up, colour, "points", notes=notes)
+
     for colour, label in enumerate(chosen):
-        own = points[labels == label]
-        notes = [names[label]] * len(own)
-        found.append(series(names[label], own[:, 0], own[:, 1], colour, "points", notes=notes))
-    rest = np.flatnonzero(~np.isin(labels, chosen))
-    if len(rest):
-        notes = [names[label] for label in labels[rest]]
-        across, up = points[rest].T
-        found.append(series("other classes", across, up, charts.GREY, "points", notes=notes))
-    return found
+        yield dots(one.class_names[label], one.plane.labels == label, colour)
+    if (rest := ~np.isin(one.plane.labels, chosen)).any():
+        yield dots("other classes", rest, charts.GREY)
 
 
 ACROSS = 3  # panels beside each other: more are too small to read
 
 
 def similarity_section(analyses: Sequence[Analysis]) -> Section:
-    pictures = [_separation_picture(panels) for panels in _in_panels(analyses)]
-    return Section("Cosine similarity", claim(analyses), [_cosines_table(analyses)], pictures)
-
-
-def _cosines_table(analyses: Sequence[Analysis]) -> Table:
     rows = [
         {
             "pairs of": f"{one.label}, {'same class' if kind == 'intra' else 'different classes'}",
@@ -135,13 +115,19 @@ def _cosines_table(analyses: Sequence[Analysis]) -> Table:
         "Mean and deviation are exact, over all pairs; percentiles are good to 0.0001. The "
         f"overlap is the area that both histograms cover, in bins of {2 / BINS:g}."
     )
-    return Table.of(rows, note=note)
+    pictures = [_separation_picture(panels) for panels in _in_panels(analyses)]
+    return Section("Cosine similarity", claim(analyses), [Table.of(rows, note=note)], pictures)
 
 
 def _separation_picture(analyses: Sequence[Analysis]) -> Picture:
+    spoken = " ".join(
+        f"{one.label}: mean {number(one.similarity.intra.mean)} within classes, "
+        f"{number(one.similarity.inter.mean)} between."
+        for one in analyses
+    )
     return Picture(
         "Within classes and between them",
-        f"Histograms of cosines of same-class and different-class pairs. {_spoken(analyses)}",
+        f"Histograms of cosines of same-class and different-class pairs. {spoken}",
         "All pairs of images by the cosine of their embeddings. A representation that "
         "separates the classes has one hill near 1 and the other well to the left of it.",
         separation_chart(analyses),
@@ -150,14 +136,6 @@ def _separation_picture(analyses: Sequence[Analysis]) -> Picture:
 
 def _in_panels(analyses: Sequence[Analysis]) -> list[Sequence[Analysis]]:
     return [analyses[first : first + ACROSS] for first in range(0, len(analyses), ACROSS)]
-
-
-def _spoken(analyses: Sequence[Analysis]) -> str:
-    return " ".join(
-        f"{analysis.label}: mean {number(analysis.similarity.intra.mean)} within classes, "
-        f"{number(analysis.similarity.inter.mean)} between."
-        for analysis in analyses
-    )
 
 
 def claim(analyses: Sequence[Analysis]) -> list[str]:
@@ -177,24 +155,22 @@ def _verdicts(analyses: Sequence[Analysis]) -> str:
     if sorted(analysis.method for analysis in analyses) != ["dcfl-pw", "fedproc"]:
         return ""
     by_method = {analysis.method: analysis.similarity for analysis in analyses}
-    ours, theirs = by_method["dcfl-pw"], by_method["fedproc"]
     checks = []
     for pairs, kind, target in (("same-class", "intra", 1.0), ("other", "inter", 0.0)):
-        our_cosines, their_cosines = getattr(ours, kind), getattr(theirs, kind)
+        ours, theirs = (getattr(by_method[name], kind) for name in ("dcfl-pw", "fedproc"))
+        near = abs(ours.mean - target) < abs(theirs.mean - target)
+        apart, their_apart = (one.distance_from(target) for one in (ours, theirs))
         checks += [
-            (
-                f"{pairs} cosines on average nearer to {target:g}",
-                abs(our_cosines.mean - target) < abs(their_cosines.mean - target),
-                f"{number(our_cosines.mean, 3)} against {number(their_cosines.mean, 3)}",
-            ),
-            (
-                f"and less dispersed away from {target:g}",
-                our_cosines.distance_from(target) < their_cosines.distance_from(target),
-                f"root mean square distance {number(our_cosines.distance_from(target), 3)} "
-                f"against {number(their_cosines.distance_from(target), 3)}",
-            ),
+            f"{pairs} cosines on average nearer to {target:g}: {_yes(near)} "
+            f"({number(ours.mean, 3)} against {number(theirs.mean, 3)})",
+            f"and less dispersed away from {target:g}: {_yes(apart < their_apart)} (root mean "
+            f"square distance {number(apart, 3)} against {number(their_apart, 3)})",
         ]
-    return "; ".join(f"{what}: {'yes' if so else 'no'} ({how})" for what, so, how in checks)
+    return "; ".join(checks)
+
+
+def _yes(so: bool) -> str:
+    return "yes" if so else "no"
 
 
 def sphere_section(analyses: Sequence[Analysis]) -> Section:
@@ -218,18 +194,6 @@ def sphere_section(analyses: Sequence[Analysis]) -> Section:
 
 
 def dimensions_section(analyses: Sequence[Analysis]) -> Section:
-    picture = Picture(
-        "Variance held by the first directions",
-        "Line chart of the cumulated variance over the principal directions.",
-        "The share of the variance that the first principal directions hold together. A line that "
-        "is at 1 early belongs to a model that uses few directions: at best, about as many as "
-        "there are classes less one.",
-        spectrum_chart(analyses),
-    )
-    return Section("Dimensions in use", tables=[_dimensions_table(analyses)], pictures=[picture])
-
-
-def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
     rows = []
     for analysis in analyses:
         dimensions = analysis.dimensions
@@ -254,51 +218,52 @@ def _dimensions_table(analyses: Sequence[Analysis]) -> Table:
         "vectors, taken as shares. For 95 %: principal directions that hold so much of the "
         "variance."
     )
-    return Table.of(rows, note=note)
+    picture = Picture(
+        "Variance held by the first directions",
+        "Line chart of the cumulated variance over the principal directions.",
+        "The share of the variance that the first principal directions hold together. A line that "
+        "is at 1 early belongs to a model that uses few directions: at best, about as many as "
+        "there are classes less one.",
+        spectrum_chart(analyses),
+    )
+    return Section("Dimensions in use", [], [Table.of(rows, note=note)], [picture])
 
 
 def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
     first = analyses[0]
-    explained = " ".join(
-        f"{analysis.label}: the two axes hold {number(100 * sum(analysis.plane.explained), 1)} % "
-        "of the variance."
-        for analysis in analyses
-    )
     shown, classes = len(first.plane.points), len(first.class_names)
     sample = f" ({plural(shown, 'image')} of {first.images:,})" if shown < first.images else ""
     coloured = f" Coloured are {NAMED} of the {classes} classes." if classes > NAMED else ""
-    if first.plane.layout != "pca":
+    if first.plane.layout == "pca":
+        title, by = "The embeddings, in two dimensions", ""
+        held = {one.label: number(100 * sum(one.plane.explained), 1) for one in analyses}
+        told = [f" {name}: the two axes hold {x} % of the variance." for name, x in held.items()]
+        explained = "".join(told)
+        about = (
+            "projected on the two directions in which the run's unit vectors vary most. Every run "
+            "has axes of its own, in the same scale. What is apart here is apart; what overlaps "
+            "here may be apart in the dimensions that are not shown."
+        )
+    else:
         program = {"tsne": "t-SNE", "umap": "UMAP"}[first.plane.layout]
-        return Picture(
-            f"The embeddings, by {program}",
-            f"Scatter plot of the images' embeddings by {program}, coloured by class.",
-            f"Each point is an image{sample}: its unit vector, laid out by {program} so that near "
-            "neighbours stay near. Sizes of groups and distances between them mean little, and "
-            f"another run's picture has another scale.{coloured}",
-            plane_chart(analyses),
+        title, by, explained = f"The embeddings, by {program}", f" by {program}", ""
+        about = (
+            f"laid out by {program} so that near neighbours stay near. Sizes of groups and "
+            "distances between them mean little, and another run's picture has another scale."
         )
     return Picture(
-        "The embeddings, in two dimensions",
-        f"Scatter plot of the images' embeddings, coloured by class. {explained}",
-        f"Each point is an image{sample}: its unit vector, projected on the two directions in "
-        "which the run's unit vectors vary most. Every run has axes of its own, in the same scale. "
-        "What is apart here is apart; what overlaps here may be apart in the dimensions that are "
-        f"not shown.{coloured}",
+        title,
+        f"Scatter plot of the images' embeddings{by}, coloured by class.{explained}",
+        f"Each point is an image{sample}: its unit vector, {about}{coloured}",
         plane_chart(analyses),
     )
 
 
 def drift_sections(analyses: Sequence[Analysis]) -> list[Section]:
     """One, or none where no drift was measured."""
-    drifts = [
-        (analysis.label, analysis.drift) for analysis in analyses if analysis.drift is not None
-    ]
+    drifts = {one.label: one.drift for one in analyses if one.drift is not None}
     if not drifts:
         return []
-    return [Section("Drift of a local round", _drift_text(drifts), [_drift_table(drifts)])]
-
-
-def _drift_table(drifts: Sequence[LabelledDrift]) -> Table:
     rows = [
         {
             "run": label,
@@ -307,14 +272,10 @@ def _drift_table(drifts: Sequence[LabelledDrift]) -> Table:
             "features": _spread([client.features for client in drift.clients], 4),
             "cosine of two updates": _spread(drift.update_cosines.tolist(), 3),
         }
-        for label, drift in drifts
+        for label, drift in drifts.items()
     ]
     note = "Mean over the clients or pairs, and in brackets from the least to the greatest."
-    return Table.of(rows, note=note)
-
-
-def _drift_text(drifts: Sequence[LabelledDrift]) -> list[str]:
-    images = max(drift.images for _, drift in drifts)
+    images = max(drift.images for drift in drifts.values())
     paragraphs = [
         "From the final global model, some clients train one more round as the run would have gone "
         "on. Weights: the distance that a client has moved, as a share of the global model's "
@@ -323,14 +284,13 @@ def _drift_text(drifts: Sequence[LabelledDrift]) -> list[str]:
         "the same way, 0 if what they want has nothing to do with each other, averaged over all "
         "pairs of clients."
     ]
-    if any(drift.rehearsed for _, drift in drifts):
-        rehearsed = listed([label for label, drift in drifts if drift.rehearsed])
+    if rehearsed := [label for label, drift in drifts.items() if drift.rehearsed]:
         paragraphs.append(
             f"What the server shares and what clients remember is not in the model file. For "
-            f"{rehearsed} the same clients trained a round before, from the same weights, to make "
-            f"it again."
+            f"{listed(rehearsed)} the same clients trained a round before, from the same weights, "
+            f"to make it again."
         )
-    return paragraphs
+    return [Section("Drift of a local round", paragraphs, [Table.of(rows, note=note)])]
 
 
 def _spread(values: list[float], digits: int) -> str:
@@ -375,45 +335,35 @@ def _facts(analyses: Sequence[Analysis]) -> list[tuple[str, str]]:
         ("Images", distinct(lambda a: f"{a.images:,} {a.kind_of_images}")),
         ("Model", distinct(lambda a: str(setting(a.run, "model.name")))),
         ("Rounds", distinct(lambda a: str(a.rounds))),
-        (
-            "Accuracy",
-            "; ".join(f"{a.label} {number(a.accuracy)} %" for a in analyses),
-        ),
+        ("Accuracy", "; ".join(f"{a.label} {number(a.accuracy)} %" for a in analyses)),
     ]
 
 
 def headline(analyses: Sequence[Analysis]) -> str:
     if len(analyses) == 1:
         (only,) = analyses
-        similarity = only.similarity
         return (
-            f"{only.label}: cosines are {number(similarity.intra.mean)} on average within a class "
-            f"and {number(similarity.inter.mean)} between classes; the two histograms overlap by "
-            f"{number(100 * similarity.overlap, 1)} %."
+            f"{only.label}: cosines are {number(only.similarity.intra.mean)} on average within a "
+            f"class and {number(only.similarity.inter.mean)} between classes; the two histograms "
+            f"overlap by {_overlap(only)}."
         )
-    least = min(analyses, key=lambda a: _or_infinite(a.similarity.overlap))
-    most = max(analyses, key=lambda a: -_or_infinite(-a.similarity.overlap))
+    known = [one for one in analyses if not math.isnan(one.similarity.overlap)] or analyses
+    by_overlap = sorted(known, key=lambda one: one.similarity.overlap)
+    least, most = by_overlap[0], by_overlap[-1]
     return (
         f"The histograms of same-class and other pairs overlap least for {least.label}, by "
-        f"{number(100 * least.similarity.overlap, 1)} %, and most for {most.label}, by "
-        f"{number(100 * most.similarity.overlap, 1)} %."
+        f"{_overlap(least)}, and most for {most.label}, by {_overlap(most)}."
     )
 
 
-def _or_infinite(value: float) -> float:
-    return math.inf if math.isnan(value) else value
+def _overlap(one: Analysis) -> str:
+    return f"{number(100 * one.similarity.overlap, 1)} %"
 
 
 def cautions(analyses: Sequence[Analysis]) -> list[str]:
-    all_cautions = [
-        f"{analysis.label}: {without_folders(caution)}."
-        for analysis in analyses
-        for caution in analysis.cautions
-    ]
+    found = [f"{a.label}: {without_folders(caution)}." for a in analyses for caution in a.cautions]
     if len(analyses) > 1:
-        all_cautions.append("One run of each: a small difference may be chance.")
+        found.append("One run of each: a small difference may be chance.")
     if len({analysis.images_id for analysis in analyses}) > 1:
-        all_cautions.append(
-            "These runs are judged on different images: do not compare their numbers."
-        )
-    return all_cautions
+        found.append("These runs are judged on different images: do not compare their numbers.")
+    return found

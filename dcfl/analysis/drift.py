@@ -9,7 +9,7 @@ the same weights, of which only these are used.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dcfl import tensors as named
-from dcfl.analysis.similarity import some_images
+from dcfl.analysis.similarity import drawn
 from dcfl.client import frozen
-from dcfl.data import Dataset, Images, Partition
+from dcfl.data import Images
 from dcfl.data.augment import Preparation
 from dcfl.engines.engine import Engine, Session
 from dcfl.engines.placement import Placement
@@ -70,33 +70,27 @@ class Drift:
 
     @property
     def weights(self) -> float:
-        return _mean([client.weights for client in self.clients])
+        return _mean(client.weights for client in self.clients)
 
     @property
     def features(self) -> float:
-        return _mean([client.features for client in self.clients])
+        return _mean(client.features for client in self.clients)
 
     @property
     def agreement(self) -> float:
         """Mean cosine between the updates of two clients."""
-        return _mean(self.update_cosines.tolist())
+        return _mean(self.update_cosines)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "round": self.round,
-            "images": self.images,
-            "rehearsed": self.rehearsed,
-            "weights": self.weights,
-            "features": self.features,
-            "update_cosine": self.agreement,
-            "update_pairs": len(self.update_cosines),
-            "clients": [asdict(client) for client in self.clients],
-            "failures": list(self.failures),
-        }
+        told = asdict(self)
+        told["update_pairs"] = len(told.pop("update_cosines"))
+        means = {"weights": self.weights, "features": self.features}
+        return {**told, **means, "update_cosine": self.agreement}
 
 
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
+def _mean(values: Iterable[float]) -> float:
+    known = [*values]
+    return float(np.mean(known)) if known else math.nan
 
 
 def measure_drift(
@@ -110,15 +104,15 @@ def measure_drift(
         weights = to_host(named.canonical(named.snapshot(subject.model)))
         method = subject.experiment.method
         shared: Tensors = {}
-        rehearsed = keeps_state(method)
-        if rehearsed:
+        if rehearsed := keeps_state(method):
             tell(f"{len(cohort)} clients rehearse")
-            first = Broadcast(round, weights, {})
-            shared = _rehearsed(engine, method, first, cohort)
+            shared = _rehearsed(engine, method, Broadcast(round, weights, {}), cohort)
         tell(f"{len(cohort)} clients train")
         broadcast = Broadcast(round, weights, shared)
-        images, preparation = some_images(subject, MOST_IMAGES), subject.dataset.preparation
-        beheld = Beheld(subject.model, trainable(subject.model), images, preparation)
+        test = subject.dataset.test
+        images = test[drawn(len(test), MOST_IMAGES, seed).to(test.labels.device)]
+        names = trainable(subject.model)
+        beheld = Beheld(subject.model, names, images, subject.dataset.preparation)
         return replace(compare_clients(beheld, engine, broadcast, cohort), rehearsed=rehearsed)
 
 
@@ -132,7 +126,12 @@ def _honest_clients(subject: Subject, most: int) -> Iterator[tuple[Engine, int]]
     """The run's engine, ready to train one more round, and how many clients it has, of which `most`
     will train at a time."""
     dataset = subject.dataset.to(torch.device("cpu"))
-    partition = _same_partition(subject, dataset)
+    partition = subject.experiment.data.split(dataset)
+    if subject.run.partition_sha256 not in ("", partition.sha256):
+        raise ConfigError(
+            f"{subject.run.folder}: the training images, or how they are split, are not those of "
+            f"the run any more: leave the drift out with --no-drift"
+        )
     experiment = resolved(_honest(subject.experiment), dataset, partition)
     runner = client_runner(experiment, dataset, partition)
     device = subject.dataset.test.labels.device
@@ -145,17 +144,6 @@ def _honest_clients(subject: Subject, most: int) -> Iterator[tuple[Engine, int]]
         session = Session("analysis", experiment, runner, placement, Path(folder) / "memories")
         with connect(session) as engine:
             yield engine, len(partition)
-
-
-def _same_partition(subject: Subject, dataset: Dataset) -> Partition:
-    partition = subject.experiment.data.split(dataset)
-    recorded = subject.run.partition_sha256
-    if recorded and recorded != partition.sha256:
-        raise ConfigError(
-            f"{subject.run.folder}: the training images, or how they are split, are not those of "
-            f"the run any more: leave the drift out with --no-drift"
-        )
-    return partition
 
 
 def _honest(experiment: Experiment) -> Experiment:
@@ -216,23 +204,11 @@ def compare_clients(
             directions.append((moved / length).float())
         local = frozen(model, to_device(reply.weights, images.labels.device))
         local_embeddings, _ = embed(local, images, preparation)
-        drifts.append(
-            ClientDrift(
-                reply.client,
-                reply.num_examples,
-                reply.num_steps,
-                float(length / start.norm()),
-                mean_turn(global_embeddings, local_embeddings),
-            )
-        )
-    return Drift(
-        broadcast.round,
-        len(images),
-        rehearsed=False,
-        clients=tuple(drifts),
-        update_cosines=pairwise_cosines(directions),
-        failures=tuple(failures),
-    )
+        turned = mean_turn(global_embeddings, local_embeddings)
+        way = float(length / start.norm())
+        drifts.append(ClientDrift(reply.client, reply.num_examples, reply.num_steps, way, turned))
+    cosines = pairwise_cosines(directions)
+    return Drift(broadcast.round, len(images), False, tuple(drifts), cosines, tuple(failures))
 
 
 def trainable(model: FeatureModel) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from dcfl.trained.subject import Subject, kind_of_images, open_subject
 
 # Percent: other kernels may change this much, half precision more, other data still more.
 SAME_ACCURACY, SAME_IN_HALF_PRECISION = 0.011, 0.5
+PLAIN = ("method", "embedding", "dataset", "rounds", "images", "kind_of_images", "accuracy")
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,8 @@ class Analysis:
     def as_json(self) -> dict[str, Any]:
         return {
             "run": self.label,
-            "method": self.method,
-            "embedding": self.embedding,
-            "dataset": self.dataset,
+            **{name: getattr(self, name) for name in PLAIN},
             "seed": setting(self.run, "federation.seed"),
-            "rounds": self.rounds,
-            "images": self.images,
-            "kind_of_images": self.kind_of_images,
-            "accuracy": self.accuracy,
             "weights_sha256": self.run.summary.weights_sha256 if self.run.summary else None,
             "similarity": self.similarity.as_json(),
             "dimensions": self.dimensions.as_json(),
@@ -124,19 +119,21 @@ def _analysis(
     drift: Drift | None,
     layout: Layout,
 ) -> Analysis:
-    seed = subject.experiment.federation.seed
+    experiment, dataset = subject.experiment, subject.dataset
+    data, seed = experiment.data, experiment.federation.seed
     plane, dimensions = look_at(features.embeddings, features.labels, seed, layout)
     return Analysis(
         label,
         subject.run,
         which,
-        subject.experiment.method.name,
-        subject.dataset.name,
+        experiment.method.name,
+        dataset.name,
         subject.round,
         len(features.labels),
-        kind_of_images(subject.experiment.data),
-        _images_id(subject),
-        subject.dataset.class_names,
+        kind_of_images(data),
+        # Which images are kept back depends on the seed of the split.
+        (dataset.name, len(dataset.test), data.holdout, data.split_seed if data.holdout else 0),
+        dataset.class_names,
         features.accuracy,
         measure_similarity(features.embeddings, features.labels, seed),
         dimensions,
@@ -146,35 +143,28 @@ def _analysis(
     )
 
 
-def _images_id(subject: Subject) -> tuple[str, int, float, int]:
-    """Which images are kept back depends on the seed of the split."""
-    data = subject.experiment.data
-    seed = data.split_seed if data.holdout else 0
-    return subject.dataset.name, len(subject.dataset.test), data.holdout, seed
-
-
-def _cautions(subject: Subject, features: Features, drift: Drift | None) -> list[str]:
-    cautions = []
-    if subject.experiment.data.holdout:
-        cautions.append(
-            f"the images are training images that data.holdout = "
-            f"{subject.experiment.data.holdout:g} kept back to choose settings by, not test images"
+def _cautions(subject: Subject, features: Features, drift: Drift | None) -> Iterator[str]:
+    experiment = subject.experiment
+    if experiment.data.holdout:
+        yield (
+            f"the images are training images that data.holdout = {experiment.data.holdout:g} kept "
+            f"back to choose settings by, not test images"
         )
     recorded = subject.run.rounds[-1].accuracy
-    full = subject.experiment.engine.precision == "float32"
+    full = experiment.engine.precision == "float32"
     tolerance = SAME_ACCURACY if full else SAME_IN_HALF_PRECISION
     if recorded is not None and abs(recorded - features.accuracy) > tolerance:
-        cautions.append(
+        yield (
             f"the model's accuracy is {features.accuracy:.2f} % now and was {recorded:.2f} % "
             f"when the run ended: the images may have changed"
         )
-    if drift is not None and drift.failures:
+    if drift is None:
+        return
+    if drift.failures:
         lost = "; ".join(drift.failures[:3])
-        cautions.append(f"{len(drift.failures)} clients did not finish their round: {lost}")
-    experiment = subject.experiment
-    if drift is not None and (experiment.privacy.active or experiment.attack.kind != "none"):
-        cautions.append(
+        yield f"{len(drift.failures)} clients did not finish their round: {lost}"
+    if experiment.privacy.active or experiment.attack.kind != "none":
+        yield (
             "the drift is that of honest clients before anything is clipped or blurred: the run's "
             "attack and privacy settings play no part in it"
         )
-    return cautions

@@ -39,8 +39,7 @@ SMOOTHNESS = 1e-3  # weight of the total variation: real pictures have little
 STEP = 0.1  # of Adam, in deviations of a pixel
 
 
-@dataclass(frozen=True)
-class Rebuilt:
+class Rebuilt(NamedTuple):
     """What somebody finds of some images. Pictures are [n, H, W, C] in 0 to 1."""
 
     protection: str
@@ -65,7 +64,7 @@ class Leaks:
             "membership": [asdict(one) for one in self.membership],
             "client": self.client,
             "inversion": [
-                {name: told for name, told in vars(one).items() if name != "pictures"}
+                {name: told for name, told in one._asdict().items() if name != "pictures"}
                 for one in self.rebuilt
             ],
             "prototypes": [asdict(one) for one in self.prototypes],
@@ -163,24 +162,20 @@ def _rebuilt(
     originals = _shown(preparation.clean(cohort[0].pixels), _ends(cohort[0], preparation))
     found: dict[str, NDArray[np.float64]] = {}
     with evaluating(model):
-        bare = [gradient(model, preparation.clean(one.pixels), one.labels) for one in cohort]
-        views = [*_views(bare)]
+        views = [
+            *_views([gradient(model, preparation.clean(one.pixels), one.labels) for one in cohort])
+        ]
         for view in {view.seen: view for view in views}.values():
             sought = everybody[: view.clients * own]
-            pictures, labels = _found(subject, view, sought, steps), sought.labels.cpu().numpy()
-            found[view.seen] = nearest(pictures, labels, originals)
+            ends, labels = _ends(sought, preparation), sought.labels  # which an attacker knows
+            generator = torch.Generator().manual_seed(subject.experiment.federation.seed)
+            seen = [*_noised(view.exact, view.deviation, generator)]
+            pictures = _shown(invert(model, seen, labels, ends, steps, generator), ends)
+            found[view.seen] = nearest(pictures, labels.cpu().numpy(), originals)
     return originals, tuple(
         Rebuilt(*view[:4], found[view.seen], tuple(map(psnr, found[view.seen], originals)))
         for view in views
     )
-
-
-def _found(subject: Subject, view: _View, sought: Images, steps: int) -> NDArray[np.float64]:
-    """What an attacker makes of a view; of `sought` it knows the labels."""
-    generator = torch.Generator().manual_seed(subject.experiment.federation.seed)
-    seen = [*_noised(view.exact, view.deviation, generator)]
-    ends = _ends(sought, subject.dataset.preparation)
-    return _shown(invert(subject.model, seen, sought.labels, ends, steps, generator), ends)
 
 
 def _ends(images: Images, preparation: Preparation) -> tuple[Tensor, Tensor]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
+from PIL import Image
 
 from dcfl.analysis.leaks import Leaks
 from dcfl.analysis.membership import LOW_RATE
@@ -35,34 +35,29 @@ def page_about(leaks: Leaks) -> Page:
         *([_prototypes(leaks)] if leaks.prototypes else []),
         _membership(leaks),
     ]
+    clip, noise, where = (setting(leaks.run, f"privacy.{x}") for x in ("clip", "noise", "where"))
     facts = [
         ("Method", str(setting(leaks.run, "method.name"))),
         ("Data set", without_folders(str(setting(leaks.run, "data.dataset")))),
         ("Model", str(setting(leaks.run, "model.name"))),
-        ("Privacy", privacy_of(leaks)),
+        ("Privacy", f"clip {clip:g}, noise {noise:g} at the {where}" if clip else "off"),
     ]
     title = f"What {leaks.run.folder.resolve().name} gives away"
     return Page(title, facts, headline(leaks), sections)
 
 
-def privacy_of(leaks: Leaks) -> str:
-    clip, noise = (setting(leaks.run, f"privacy.{name}") for name in ("clip", "noise"))
-    where = setting(leaks.run, "privacy.where")
-    return f"clip {clip:g}, noise {noise:g} at the {where}" if clip else "off"
-
-
 def headline(leaks: Leaks) -> str:
     best = leaks.membership[-1]
-    said = f"{'LiRA' if best.shadows else 'Loss'} tells training images from others with an AUC of "
-    said += f"{number(best.auc)}."
+    attack = "LiRA" if best.shadows else "Loss"
+    said = [f"{attack} tells training images from others with an AUC of {number(best.auc)}."]
     if leaks.prototypes and (found := leaks.prototypes[0].found) is not None:
-        said += f" Prototypes give away {number(100 * found, 0)} % of the images that are alone in "
-        said += "their class."
-    if not leaks.rebuilt:
-        return said
-    psnr = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
-    images = plural(len(leaks.originals), "image")
-    return f"{said} {images} came back from a bare gradient at {psnr} dB."
+        share = f"{number(100 * found, 0)} % of the images that are alone in their class"
+        said.append(f"Prototypes give away {share}.")
+    if leaks.rebuilt:
+        psnr = number(float(np.mean(leaks.rebuilt[0].psnr)), 1)
+        images = plural(len(leaks.originals), "image")
+        said.append(f"{images} came back from a bare gradient at {psnr} dB.")
+    return " ".join(said)
 
 
 def _pictures(leaks: Leaks) -> Section:
@@ -149,12 +144,6 @@ def picture_url(pictures: NDArray[np.float64]) -> str:
     colours = np.broadcast_to(pictures, (*pictures.shape[:3], 3))
     framed = np.pad(colours, ((0, 0), (0, 0), (0, 1), (0, 0)), constant_values=1.0)
     strip: NDArray[Any] = np.concatenate([*framed], axis=1).repeat(times, 0).repeat(times, 1)
-    pixels = (strip * 255).round().astype(np.uint8)
-    lines = b"".join(b"\0" + line.tobytes() for line in pixels)
-    head = struct.pack(">IIBBBBB", pixels.shape[1], pixels.shape[0], 8, 2, 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
-    png = b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    png = BytesIO()
+    Image.fromarray((strip * 255).round().astype(np.uint8)).save(png, "png")
+    return f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"

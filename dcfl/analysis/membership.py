@@ -136,10 +136,9 @@ def _shadow(subject: Subject, half: Tensor, number: int) -> FeatureModel:
 
 def shadow_training(subject: Subject) -> LocalTraining:
     """As many passes over the images as the run has made, with a rate that falls as far."""
-    experiment, rounds = subject.experiment, subject.round
-    training, share = experiment.training, experiment.federation.share
-    epochs = max(1, round(rounds * share * training.epochs))
-    decay = training.lr_decay ** (rounds / epochs)
+    training, share = subject.experiment.training, subject.experiment.federation.share
+    epochs = max(1, round(subject.round * share * training.epochs))
+    decay = training.lr_decay ** (subject.round / epochs)
     return replace(
         training, epochs=epochs, head_epochs=0, lr_decay=decay, lr_decay_per="round+epoch"
     )

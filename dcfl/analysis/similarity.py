@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dcfl.data import Images
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.evaluation import similarity_histogram, uniformity
 from dcfl.models.output import Embedding
@@ -44,15 +43,6 @@ def features_of(subject: Subject, which: Embedding = "features") -> Features:
     labels = dataset.test.labels.cpu()
     accuracy = 100 * float((logits.argmax(dim=1) == labels).double().mean())
     return Features(embeddings, labels, accuracy)
-
-
-def some_images(subject: Subject, most: int) -> Images:
-    """At most `most` test images, drawn by the run's seed."""
-    test = subject.dataset.test
-    if len(test) <= most:
-        return test
-    chosen = drawn(len(test), most, subject.experiment.federation.seed).to(test.labels.device)
-    return test[chosen]
 
 
 def drawn(count: int, most: int, seed: int) -> Tensor:
@@ -111,11 +101,6 @@ class Dimensions:
         }
 
 
-class Axes(NamedTuple):
-    directions: NDArray[np.float64]  # [k, d], orthonormal rows
-    variances: NDArray[np.float64]  # [k], descending
-
-
 def look_at(
     embeddings: Tensor, labels: Tensor, seed: int = 0, layout: Layout = "pca"
 ) -> tuple[Plane, Dimensions]:
@@ -127,10 +112,9 @@ def look_at(
     total = float(variances.sum())
     shares = variances / total if total else np.zeros_like(variances)
     chosen = drawn(len(unit), SHOWN, seed).numpy()
+    axes = np.pad(directions[:2], ((0, max(0, 2 - len(directions))), (0, 0)))  # of one: one is flat
     plane = Plane(
-        _two(centred[chosen] @ directions[:2].T)
-        if layout == "pca"
-        else _laid_out(unit[chosen], seed, layout),
+        centred[chosen] @ axes.T if layout == "pca" else _laid_out(unit[chosen], seed, layout),
         labels.numpy()[chosen],
         (float(shares[0]), float(shares[1]) if len(shares) > 1 else 0.0),
         layout,
@@ -165,13 +149,16 @@ def _laid_out(unit: NDArray[np.float64], seed: int, layout: Layout) -> NDArray[n
     return np.asarray(points - points.mean(axis=0))
 
 
-def principal_axes(centred: NDArray[np.float64]) -> Axes:
-    """Of rows whose mean is zero. The largest entry of each direction is positive, so that the
-    picture is the same whichever sign the decomposition has chosen."""
+def principal_axes(
+    centred: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Of rows whose mean is zero: directions [k, d], orthonormal, and variances [k], descending.
+    The largest entry of each direction is positive, so that the picture is the same whichever sign
+    the decomposition has chosen."""
     _, singular, directions = np.linalg.svd(centred, full_matrices=False)
     largest = np.abs(directions).argmax(axis=1)
     signs = np.where(directions[np.arange(len(directions)), largest] < 0, -1.0, 1.0)
-    return Axes(directions * signs[:, None], singular**2 / len(centred))
+    return directions * signs[:, None], singular**2 / len(centred)
 
 
 def effective_rank(variances: NDArray[np.float64]) -> float:
@@ -183,11 +170,6 @@ def effective_rank(variances: NDArray[np.float64]) -> float:
         return 0.0
     shares = nonzero / nonzero.sum()
     return math.exp(-float((shares * np.log(shares)).sum()))
-
-
-def _two(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Adds a second coordinate where embeddings have only one."""
-    return np.pad(points, ((0, 0), (0, 2 - points.shape[1])))
 
 
 BINS = 200  # of the figure and of the overlap, on [-1, 1]
@@ -217,14 +199,12 @@ class Cosines:
         return math.hypot(self.mean - target, self.deviation)
 
     def as_json(self) -> dict[str, Any]:
+        shares = zip(PERCENTILES, self.percentiles, strict=True)
         return {
             "pairs": self.pairs,
             "mean": self.mean,
             "deviation": self.deviation,
-            **{
-                f"percentile_{at}": value
-                for at, value in zip(PERCENTILES, self.percentiles, strict=True)
-            },
+            **{f"percentile_{at}": value for at, value in shares},
             "counts": self.counts.tolist(),
         }
 
@@ -240,11 +220,7 @@ class Similarity:
 
     def as_json(self) -> dict[str, Any]:
         plain = {name: value for name, value in vars(self).items() if isinstance(value, float)}
-        return {
-            "intra": self.intra.as_json(),
-            "inter": self.inter.as_json(),
-            **plain,
-        }
+        return {"intra": self.intra.as_json(), "inter": self.inter.as_json(), **plain}
 
 
 class Moments(NamedTuple):
@@ -256,12 +232,7 @@ class Moments(NamedTuple):
     distances: float  # squared
 
     def minus(self, other: Moments) -> Moments:
-        return Moments(
-            self.pairs - other.pairs,
-            self.cosines - other.cosines,
-            self.squares - other.squares,
-            self.distances - other.distances,
-        )
+        return Moments._make(own - theirs for own, theirs in zip(self, other, strict=True))
 
 
 def measure_similarity(embeddings: Tensor, labels: Tensor, seed: int = 0) -> Similarity:

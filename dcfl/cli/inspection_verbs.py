@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dcfl.cli.options import (
-    AsJSON,
-    MethodFile,
-    ModelFile,
-    Settings,
-    experiment_of,
-    print_json,
-)
+from dcfl.cli.options import AsJSON, MethodFile, ModelFile, Settings, experiment_of, print_json
 from dcfl.errors import BrokenPicture, ConfigError, DatasetCorrupt
 from dcfl.system.processes import handlers_put_back, stop_when_signalled
 from dcfl.system.wording import printable, printable_lines
@@ -31,8 +24,6 @@ if TYPE_CHECKING:
 
     from dcfl.data import Dataset, DataSettings, Partition
 
-
-PICTURE_FORMATS = (".svg", ".png", ".pdf")
 
 SplitFile = Annotated[
     Path | None,
@@ -131,14 +122,8 @@ def partition(
     if save is not None:
         _save_split(data, dataset, split, save)
     if as_json:
-        print_json(
-            {
-                "dataset": dataset.name,
-                "class_names": dataset.class_names,
-                "counts": counts.tolist(),
-                "sha256": split.sha256,
-            }
-        )
+        told = {"dataset": dataset.name, "class_names": dataset.class_names}
+        print_json({**told, "counts": counts.tolist(), "sha256": split.sha256})
         return
     _print_partition(data, dataset, split, counts)
     if picture is not None:
@@ -173,21 +158,24 @@ def _save_split(data: DataSettings, dataset: Dataset, split: Partition, path: Pa
 
     if path.exists():
         raise ConfigError(f"--save {path}: there is such a file already; choose another name")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--save {path}: there is no folder {path.parent}")
+    _require_folder("--save", path)
     whole = load_dataset(replace(data, classes=0, holdout=0.0, train_images=0))
     write_whole(path, split_text(own_split_of(split, dataset, whole, path, data.own_split)))
 
 
-def _draw_partition(counts: NDArray[np.int64], class_names: Sequence[str], picture: Path) -> None:
+def _draw_partition(counts: NDArray[np.int64], class_names: Sequence[str], path: Path) -> None:
     from dcfl.report.charts import partition_chart
     from dcfl.report.figures import figure, save
 
-    if picture.suffix not in PICTURE_FORMATS:
-        raise ConfigError(f"--picture {picture}: the name must end in .svg, .png or .pdf")
-    if not picture.parent.is_dir():
-        raise ConfigError(f"--picture {picture}: there is no folder {picture.parent}")
-    save(figure(partition_chart(counts, class_names)), picture)
+    if path.suffix not in (".svg", ".png", ".pdf"):
+        raise ConfigError(f"--picture {path}: the name must end in .svg, .png or .pdf")
+    _require_folder("--picture", path)
+    save(figure(partition_chart(counts, class_names)), path)
+
+
+def _require_folder(option: str, path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
 
 
 data = typer.Typer(help="Download data sets, and look into them.", no_args_is_help=True)
@@ -235,12 +223,10 @@ def _tell_all_broken(settings: DataSettings) -> None:
     """Every picture that stands in the way, instead of one at a time."""
     from dcfl.data.readers.folders import broken_pictures, folder_files
 
-    folder = Path(os.path.expanduser(settings.dataset.partition(":")[2]))
-    files = folder_files(folder)
+    files = folder_files(Path(os.path.expanduser(settings.dataset.partition(":")[2])))
     broken = broken_pictures(files, settings.window)
     for path, why in broken.items():
-        print(printable(f"broken  {path} ({why})"))
-    sys.stdout.flush()
+        print(printable(f"broken  {path} ({why})"), flush=True)
     raise DatasetCorrupt(
         f"{len(broken):,} of {len(files):,} pictures are broken: mend or remove them, or leave "
         f"them out with data.broken=skip"

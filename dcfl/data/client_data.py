@@ -33,9 +33,9 @@ class Batch:
 class ClientData:
     """One client's images and labels, resident on the device; nothing is decoded per sample."""
 
-    images: Images
-    classes: int
-    preparation: Preparation
+    images: Images  # `images.pixels` [n, C, H, W] and `images.labels` [n]
+    classes: int  # of the data set: a client may have images of fewer
+    preparation: Preparation  # augmentation and normalisation, before images go into the model
 
     def __len__(self) -> int:
         return len(self.images)

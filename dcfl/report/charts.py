@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -109,16 +110,34 @@ def lines_over(
     step = min(0.06, 0.3 / max(len(labels), 1))
     found = []
     for at, label in enumerate(labels):
-        mean, low, high = values[:, at]
         beside = step * (at - (len(labels) - 1) / 2)
-        notes = [
-            f"{name}: {number(y)}"
-            + ("" if math.isnan(a + b) else f"\nfrom {number(a)} to {number(b)}")
-            for name, y, a, b in zip(names, mean, low, high, strict=True)
-        ]
         x = [place + beside for place in range(len(names))]
-        found.append(series(label, x, mean, at, low=low, high=high, notes=notes))
+        found.append(_with_intervals(label, x, names, values[:, at], at, "line"))
     return found
+
+
+def dots_over(label: str, names: Sequence[str], values: NDArray[np.float64], up: Any) -> Chart:
+    """A dot for each name, with its interval: `values` is [3, names], as in `lines_over`. `up`: the
+    axis."""
+    dots = _with_intervals(label, range(len(names)), names, values, 0, "points")
+    across = {"label": "", "names": list(names), "low": -0.5, "high": len(names) - 0.5}
+    return plot(across, up, [{"series": [dots]}])
+
+
+def _with_intervals(
+    label: str,
+    x: Numbers,
+    names: Sequence[str],
+    values: NDArray[np.float64],
+    colour: int,
+    style: str,
+) -> dict[str, Any]:
+    mean, low, high = values
+    notes = [
+        f"{name}: {number(y)}" + ("" if math.isnan(a + b) else f"\nfrom {number(a)} to {number(b)}")
+        for name, y, a, b in zip(names, mean, low, high, strict=True)
+    ]
+    return series(label, x, mean, colour, style, low=low, high=high, notes=notes)
 
 
 def partition_chart(
@@ -175,27 +194,13 @@ MANY_CURVES = 12  # more cannot be told apart
 DRAWN_OF_MANY = 5
 Across = Callable[[RecordedRun], Sequence[float]]
 
-PERCENT = {"percent": True, "smoothing": 0.9}
-ACCURACIES: tuple[dict[str, Any], ...] = (
-    {"name": "accuracy", "ema": "ema_accuracy", "label": "accuracy (%)", **PERCENT},
-    {
-        "name": "client_accuracy",
-        "ema": "ema_client_accuracy",
-        "label": "accuracy of clients, each on its own (%)",
-        **PERCENT,
-    },
-    {
-        "name": "worst_decile_accuracy",
-        "ema": "",
-        "label": "accuracy, worst tenth of clients (%)",
-        **PERCENT,
-    },
-)
-LOSS = {"ema": "", "percent": False, "smoothing": 0}
-LOSSES: tuple[dict[str, Any], ...] = (
-    {"name": "loss", "label": "loss of the global model", **LOSS},
-    {"name": "train_loss", "label": "training loss of the clients", **LOSS},
-)
+ACCURACIES = {  # what is drawn, by name
+    "accuracy": "accuracy (%)",
+    "client_accuracy": "accuracy of clients, each on its own (%)",
+    "worst_decile_accuracy": "accuracy, worst tenth of clients (%)",
+}
+EMAS = {name: f"ema_{name}" for name in ("accuracy", "client_accuracy")}
+LOSSES = {"loss": "loss of the global model", "train_loss": "training loss of the clients"}
 
 
 def accuracy_chart(groups: Sequence[Group]) -> Chart | None:
@@ -210,8 +215,7 @@ def loss_chart(groups: Sequence[Group]) -> Chart | None:
 def logged_chart(groups: Sequence[Group]) -> Chart | None:
     """What the user's own code has logged."""
     rows = (row for group in groups for run in group.runs for row in run.rounds)
-    names = dict.fromkeys(name for row in rows for name in row.logged)
-    return _curves(groups, [{"name": f"{LOG}{name}", "label": name, **LOSS} for name in names])
+    return _curves(groups, {f"{LOG}{name}": name for row in rows for name in row.logged})
 
 
 def chart_note(groups: Sequence[Group]) -> str:
@@ -240,14 +244,15 @@ def drawn_first(groups: Sequence[Group]) -> set[str]:
     return {one.label for one in (groups[0], *best[:DRAWN_OF_MANY])}
 
 
-def _curves(groups: Sequence[Group], known: Sequence[dict[str, Any]]) -> Chart | None:
+def _curves(groups: Sequence[Group], known: Mapping[str, str]) -> Chart | None:
     """A chart of those quantities that some run has."""
-    found = [(one, _values(groups, one["name"])) for one in known]
-    quantities = [
-        {**one, "log": not one["percent"] and max(values) > LOG_FROM * min(values) > 0}
-        for one, values in found
-        if values
-    ]
+    percent = known is ACCURACIES
+    quantities: list[dict[str, Any]] = []
+    for name, label in known.items():
+        if values := _values(groups, name):
+            log = not percent and max(values) > LOG_FROM * min(values) > 0
+            look = {"percent": percent, "smoothing": 0.9 if percent else 0, "log": log}
+            quantities.append({"name": name, "ema": EMAS.get(name, ""), "label": label, **look})
     if not quantities:
         return None
     axes, across = _axes(groups)
@@ -285,22 +290,24 @@ def _axes(groups: Sequence[Group]) -> tuple[list[dict[str, str]], dict[str, Acro
     """What curves can be drawn over, and how it is measured."""
     runs = [run for group in groups for run in group.runs]
     unit = data_unit(max((sent[-1] for run in runs if (sent := bytes_so_far(run))), default=0.0))
-    axes = [
-        {"name": "round", "label": "round", "unit": ""},
-        {"name": "sent", "label": f"{unit.name} sent, up and down", "unit": unit.name},
-        {"name": "seconds", "label": "seconds", "unit": "s"},
-        {"name": "work", "label": "seconds of clients’ work", "unit": "s of work"},
+    known: list[tuple[str, str, str, Across]] = [
+        ("round", "round", "", lambda run: [row.round for row in run.rounds]),
+        (
+            "sent",
+            f"{unit.name} sent, up and down",
+            unit.name,
+            lambda run: [sent / unit.bytes for sent in bytes_so_far(run)],
+        ),
+        ("seconds", "seconds", "s", lambda run: [*accumulate(row.seconds for row in run.rounds)]),
+        ("work", "seconds of clients’ work", "s of work", client_seconds_so_far),
     ]
-    across: dict[str, Across] = {
-        "round": lambda run: [row.round for row in run.rounds],
-        "sent": lambda run: [sent / unit.bytes for sent in bytes_so_far(run)],
-        "seconds": lambda run: list(np.cumsum([row.seconds for row in run.rounds])),
-        "work": client_seconds_so_far,
-    }
     if runs and all(row.virtual_time is not None for run in runs for row in run.rounds):
-        axes.append({"name": "virtual", "label": "virtual seconds, by the clock", "unit": "s"})
-        across["virtual"] = lambda run: [row.virtual_time or 0.0 for row in run.rounds]
-    return axes, across
+        label = "virtual seconds, by the clock"
+        known.append(
+            ("virtual", label, "s", lambda run: [row.virtual_time or 0.0 for row in run.rounds])
+        )
+    axes = [{"name": name, "label": label, "unit": of} for name, label, of, _ in known]
+    return axes, {name: measure for name, _, _, measure in known}
 
 
 def _values(groups: Sequence[Group], name: str) -> list[float]:
@@ -330,10 +337,6 @@ def _kept_rounds(groups: Sequence[Group]) -> set[int]:
     rounds = sorted({row.round for rows in runs for row in rows})
     kept = set(rounds[:: _step(groups)])
     for rows in runs:
-        best, worst = max(rows, key=_accuracy), min(rows, key=_accuracy)
-        kept |= {rows[-1].round, best.round, worst.round}
+        ranked = sorted(rows, key=lambda row: row.accuracy or 0.0)
+        kept |= {rows[-1].round, ranked[0].round, ranked[-1].round}
     return kept
-
-
-def _accuracy(row: RoundRow) -> float:
-    return -1.0 if row.accuracy is None else row.accuracy

@@ -22,10 +22,8 @@ def clock_words(run: RecordedRun) -> str | None:
     selection = setting(run, "federation.selection")
     chosen = f"clients by {selection}" if selection not in (None, "uniform") else ""
     clock = apply(DEFAULT, {"clock": run.config.get("clock", {})}).clock
-    return (
-        ", ".join(filter(None, (text.without_folders(clock.words) if clock.active else "", chosen)))
-        or None
-    )
+    words = text.without_folders(clock.words) if clock.active else ""
+    return ", ".join(filter(None, (words, chosen))) or None
 
 
 def clock_section(runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]) -> Section | None:
@@ -43,15 +41,13 @@ def clock_section(runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str])
 
 
 def _row(run: RecordedRun, name: str) -> list[str]:
-    visits = [*run.clients]
-    ages = [row.staleness for row in visits if row.used]
+    ages = [row.staleness for row in run.clients if row.used]
+    late = sum(row.outcome == "late" for row in run.clients)
+    lost = sum(row.outcome in ("failed", "rejected") for row in run.clients)
     return [
         name,
         text.number(run.rounds[-1].virtual_time or 0.0, 1),
-        f"{len(visits):,}",
-        f"{len(ages):,}",
-        f"{sum(row.outcome == 'late' for row in visits):,}",
-        f"{sum(row.outcome in ('failed', 'rejected') for row in visits):,}",
+        *(f"{count:,}" for count in (len(run.clients), len(ages), late, lost)),
         f"{text.number(fmean(ages))} ({max(ages)})" if ages else "–",
     ]
 
@@ -64,35 +60,21 @@ def _kind(row: ClientRow) -> int:
 
 def _picture(run: RecordedRun, name: str) -> Picture:
     """The visits of the first rounds: a bar each, beside those of other clients."""
-    clients: dict[int, int] = {}
-    shown: list[ClientRow] = []
-    for row in run.clients:
-        if len(shown) >= MOST_VISITS:
-            break
-        if row.client in clients or len(clients) < MOST_CLIENTS:
-            clients.setdefault(row.client, 0)
-            shown.append(row)
-    places = {client: at for at, client in enumerate(sorted(clients))}
+    first = list(dict.fromkeys(row.client for row in run.clients))[:MOST_CLIENTS]
+    shown = [row for row in run.clients if row.client in first][:MOST_VISITS]
+    places = {client: at for at, client in enumerate(sorted({row.client for row in shown}))}
     series = []
     for kind, label in enumerate(KINDS):
-        rows = [row for row in shown if _kind(row) == kind]
-        if rows:
+        if rows := [row for row in shown if _kind(row) == kind]:
+            low, high = ([row[end] or 0.0 for row in rows] for end in ("began", "ended"))
+            x, notes = [places[row.client] for row in rows], [*map(_note, rows)]
             series.append(
-                charts.series(
-                    label,
-                    [places[row.client] for row in rows],
-                    [row.ended or 0.0 for row in rows],
-                    kind,
-                    "points",
-                    low=[row.began or 0.0 for row in rows],
-                    high=[row.ended or 0.0 for row in rows],
-                    notes=[_note(row) for row in rows],
-                )
+                charts.series(label, x, high, kind, "points", low=low, high=high, notes=notes)
             )
     rounds = text.plural(shown[-1].round if shown else 0, "round")
     return Picture(
         f"Who trained when: {name}",
-        f"{text.plural(len(shown), 'visit')} of {text.plural(len(clients), 'client')} over "
+        f"{text.plural(len(shown), 'visit')} of {text.plural(len(places), 'client')} over "
         f"virtual time, in the first {rounds}.",
         "A bar is a client's visit, from the server's message to its reply, which the dot marks. "
         f"The first {rounds} are shown; time runs upwards.",

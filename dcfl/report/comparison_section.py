@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dcfl.comparisons.pairs import MOST_SEEDS, Pair, Pairs
 from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS, about_correction, pair_sentences
@@ -45,8 +47,9 @@ ABOUT_RANKS = (
 )
 
 
-def comparison_sections(standing: Standing) -> Iterator[Section]:
-    """Ranks over several data sets, how sure the differences are, what an accuracy costs."""
+def comparison_sections(standing: Standing, drawn: bool = True) -> Iterator[Section]:
+    """Ranks over several data sets, how sure the differences are (`drawn`: also as pictures), what
+    an accuracy costs."""
     if standing.ranking is not None:
         yield ranking_section(standing.ranking)
     compared = {task: pairs for task, pairs in standing.pairs.items() if pairs.pairs}
@@ -56,7 +59,7 @@ def comparison_sections(standing: Standing) -> Iterator[Section]:
             for task, pairs in compared.items()
             if len(standing.tasks[task]) <= MANY_METHODS
         ]
-        pictures = [differences_picture(pairs, task) for task, pairs in compared.items()]
+        pictures = [differences_picture(pairs, task) for task, pairs in compared.items() if drawn]
         yield Section(
             "Differences, seed by seed", pair_sentences(standing), _noted_once(tables), pictures
         )
@@ -87,18 +90,7 @@ def differences_picture(pairs: Pairs, task: str) -> Picture:
     names = [pair.method if pairs.reference else _minus(pair) for pair in known]
     means = [pair.paired.spread.mean for pair in known]
     ends = [pair.paired.interval or (math.nan, math.nan) for pair in known]
-    dots = charts.series(
-        "difference",
-        range(len(known)),
-        means,
-        0,
-        "points",
-        low=[low for low, _ in ends],
-        high=[high for _, high in ends],
-        notes=[f"{name}\n{signed(mean)} points" for name, mean in zip(names, means, strict=True)],
-    )
     what = f"difference to {pairs.reference}" if pairs.reference else "difference"
-    across = {"label": "", "names": names, "low": -0.5, "high": len(names) - 0.5}
     up = {"label": f"{what} (points of EMA)", "zero": True}
     return Picture(
         task or "The differences with their intervals",
@@ -106,7 +98,7 @@ def differences_picture(pairs: Pairs, task: str) -> Picture:
         + ", ".join(f"{name} {signed(mean)}" for name, mean in zip(names, means, strict=True)),
         "A dot is the mean over seeds, its bar the 95 % interval. A bar that does not reach 0 is a "
         "difference that chance explains badly.",
-        charts.plot(across, up, [{"series": [dots]}]),
+        charts.dots_over("difference", names, np.array([means, *zip(*ends, strict=True)]), up),
     )
 
 
@@ -138,25 +130,21 @@ def costs_table(standing: Standing, task: str) -> Table:
     groups = standing.tasks[task]
     reached = {group.method: standing.reached(group) for group in groups}
     means = {method: costs.mean for method, costs in reached.items()}
-    unit = data_unit(max((cost.bytes for cost in means.values() if cost), default=0.0))
-    timed = any(cost.virtual_seconds is not None for cost in means.values() if cost)
-    rows = [
-        [
-            method,
-            *(
-                ["–"] * (3 + timed)
-                if cost is None
-                else [
-                    number(cost.rounds, 0 if cost.rounds == int(cost.rounds) else 1),
-                    number(cost.bytes / unit.bytes, 1),
-                    number(cost.client_seconds, 1),
-                    *([number(cost.virtual_seconds or math.nan, 1)] if timed else []),
-                ]
-            ),
-            f"{reached[method].count} of {len(reached[method].costs)}",
-        ]
-        for method, cost in means.items()
-    ]
+    known = [cost for cost in means.values() if cost]
+    unit = data_unit(max((cost.bytes for cost in known), default=0.0))
+    timed = any(cost.virtual_seconds is not None for cost in known)
+    rows = []
+    for method, cost in means.items():
+        cells = ["–"] * (3 + timed)
+        if cost is not None:
+            cells = [
+                number(cost.rounds, 0 if cost.rounds == int(cost.rounds) else 1),
+                number(cost.bytes / unit.bytes, 1),
+                number(cost.client_seconds, 1),
+                *([number(cost.virtual_seconds or math.nan, 1)] if timed else []),
+            ]
+        of = f"{reached[method].count} of {len(reached[method].costs)}"
+        rows.append([method, *cells, of])
     virtual = ["virtual seconds"] if timed else []
     columns = ("Method", "rounds", unit.name, "client-seconds", *virtual, "seeds that reach it")
     note = ABOUT_COSTS + (ABOUT_VIRTUAL if timed else "")
@@ -173,6 +161,11 @@ def _target(standing: Standing, task: str) -> str:
 
 
 def ranking_section(ranking: Ranking) -> Section:
+    names, ranks = list(ranking.mean_ranks), np.array([*ranking.mean_ranks.values()])
+    half = ranking.critical_difference / 2
+    ends = {"low": ranks.min() - half - 0.2, "high": ranks.max() + half + 0.2}
+    up = {"label": "mean rank (1 is the best)", **ends}
+    values = np.stack([ranks, ranks - half, ranks + half])
     rows = [[method, number(rank)] for method, rank in ranking.mean_ranks.items()]
     tests = (
         f"Friedman's test over {counted(ranking.tasks, 'data set')} or splits: "
@@ -181,37 +174,12 @@ def ranking_section(ranking: Ranking) -> Section:
     )
     picture = Picture(
         "Mean ranks",
-        "Mean ranks and their critical difference: "
-        + ", ".join(f"{method} {number(rank)}" for method, rank in ranking.mean_ranks.items()),
+        f"Mean ranks and their critical difference: {', '.join(map(' '.join, rows))}",
         ABOUT_RANKS,
-        _rank_chart(ranking),
+        charts.dots_over("mean rank", names, values, up),
     )
     table = Table(["Method", "mean rank"], rows)
     return Section("Ranks over data sets and splits", [tests], [table], [picture])
-
-
-def _rank_chart(ranking: Ranking) -> charts.Chart:
-    names, ranks = list(ranking.mean_ranks), list(ranking.mean_ranks.values())
-    half = ranking.critical_difference / 2
-    dots = charts.series(
-        "mean rank",
-        range(len(names)),
-        ranks,
-        0,
-        "points",
-        low=[rank - half for rank in ranks],
-        high=[rank + half for rank in ranks],
-        notes=[f"{name}\nmean rank {number(rank)}" for name, rank in ranking.mean_ranks.items()],
-    )
-    return charts.plot(
-        {"label": "", "names": names, "low": -0.5, "high": len(names) - 0.5},
-        {
-            "label": "mean rank (1 is the best)",
-            "low": min(ranks) - half - 0.2,
-            "high": max(ranks) + half + 0.2,
-        },
-        [{"series": [dots]}],
-    )
 
 
 def csv_text(standing: Standing) -> str:
@@ -221,7 +189,7 @@ def csv_text(standing: Standing) -> str:
     values_of = [*found["methods"], *found["baselines"]]
     for group, values in zip(standing.shown, values_of, strict=True):
         named = {"method": group.method, "task": group.task, "seeds": group.seeds}
-        rows.append({**named, **dict(_flat({**values, "method": {}}))})
+        rows.append({**named, **dict(_flat(values))})
     columns = max((list(row) for row in rows), key=len)  # the reference has no gain
     return Table(columns, [[_plain(row.get(column)) for column in columns] for row in rows]).csv()
 
@@ -229,22 +197,20 @@ def csv_text(standing: Standing) -> str:
 def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """`ema_accuracy` and `ema_accuracy_deviation`, `gain` and `gain_interval_low`, and so on."""
     for name, value in values.items():
-        if not isinstance(value, dict):
-            continue
-        for key, inner in value.items():
+        for key, inner in value.items() if isinstance(value, dict) else ():
             if key == "mean":
                 yield name, inner
             elif key.endswith("interval"):
-                low, high = inner or (None, None)
-                yield from ((f"{name}_{key}_low", low), (f"{name}_{key}_high", high))
+                ends = zip(("low", "high"), inner or (None, None), strict=True)
+                yield from ((f"{name}_{key}_{end}", one) for end, one in ends)
             elif key not in ("count", "method"):
                 yield f"{name}_{key}", inner
 
 
 def _plain(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    return f"{value:.10g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.10g}"
+    return "" if value is None else str(value)
 
 
 LATEX_COLUMNS = ("method", "seeds", "MAX", "EMA", "gain", "interval", "p", "w/t/l", "worst")
@@ -257,7 +223,7 @@ ABOUT_MARKS = (
 def latex_text(standing: Standing) -> str:
     """The tables of the page, with the rules of booktabs; of the results, what papers show."""
     tables = [_marked_table(standing, task) for task in standing.tasks]
-    sections = [Section("Results", tables=tables), *comparison_sections(standing)]
+    sections = [Section("Results", tables=tables), *comparison_sections(standing, drawn=False)]
     return ABOUT_MARKS + latex_tables(sections)
 
 

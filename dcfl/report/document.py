@@ -49,6 +49,7 @@ class Picture:
     explanation: str
     chart: Chart | None  # None: there is nothing to draw yet
     wide: bool = False  # as wide as the page, also beside others
+    printed: bool = True  # also as a figure for a paper
 
     @property
     def chart_json(self) -> Markup:
@@ -81,16 +82,17 @@ class Table:
     def latex(self) -> str:
         """A tabular with the rules of booktabs."""
 
-        def cell(at: tuple[int, int], text: str) -> str:
-            return rf"\textbf{{{_latex(text)}}}" if at in self.bold else _latex(text)
+        def line(cells: Sequence[str], at: int = -1) -> str:
+            texts = (
+                rf"\textbf{{{_latex(text)}}}" if (at, across) in self.bold else _latex(text)
+                for across, text in enumerate(cells)
+            )
+            return rf"{' & '.join(texts)} \\"
 
-        body = "\n".join(
-            " & ".join(cell((down, across), text) for across, text in enumerate(cells)) + r" \\"
-            for down, cells in enumerate(self.rows)
-        )
+        body = "\n".join(line(cells, at) for at, cells in enumerate(self.rows))
         return (
             f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}\n"
-            f"\\toprule\n{' & '.join(map(_latex, self.columns))} \\\\\n"
+            f"\\toprule\n{line(self.columns)}\n"
             f"\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
         )
 
@@ -150,22 +152,19 @@ def write_page(page: Page, out: Path, figures: Path | None = None) -> Path:
 
 def latex_tables(sections: Iterable[Section]) -> str:
     """The tables of all sections, with their titles as comments."""
-    parts = []
-    for section in sections:
-        for table in section.tables:
-            title = ", ".join(filter(None, [section.title, table.title]))
-            parts.append(f"% {printable(title)}\n{table.latex()}")
-    return "\n".join(parts)
+    titled = [(section.title, table) for section in sections for table in section.tables]
+    return "\n".join(
+        f"% {printable(', '.join(filter(None, [title, table.title])))}\n{table.latex()}"
+        for title, table in titled
+    )
 
 
 def whole_page(title: str, body: Markup, follow: str = "") -> str:
     """`follow` is a script that keeps the page up to date; it may ask the page's own server."""
     has_charts = CHART in body or bool(follow)
-    styles, scripts = ["page.css"], ["page.js"]
-    if has_charts:
-        styles, scripts = ["uplot.css", *styles], ["uplot.js", *CHARTS, *scripts]
-    style = Markup("\n".join(map(_asset, styles)))
-    script = Markup("\n".join([*map(_asset, scripts), START, follow]))
+    drawing = ("uplot.js", *CHARTS) if has_charts else ()
+    style = Markup("\n".join(map(_asset, ("uplot.css",) * has_charts + ("page.css",))))
+    script = Markup("\n".join([*map(_asset, (*drawing, "page.js")), START, follow]))
     template = _environment().get_template("base.html.j2")
     return template.render(
         title=title,

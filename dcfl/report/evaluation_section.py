@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from dcfl.evaluation import OWN_MIX
 from dcfl.report import charts, text
 from dcfl.report.charts import LONGEST_CLASS, MOST_CELLS, Chart, series
 from dcfl.report.document import Picture, Section, Table
 from dcfl.report.text import number, plural
-from dcfl.runs.evaluations import (
-    EvaluationRecord,
-    read_evaluations,
-    worst_words,
-)
+from dcfl.runs.evaluations import EvaluationRecord, read_evaluations, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.scores import Scores
 from dcfl.system.wording import printable
 
 
 def reliability_chart(scores: Scores) -> Chart:
-    confidence, accuracy = (values.tolist() for values in scores.reliability)
-    images = scores.confidence[0].tolist()
-    filled = [at for at, count in enumerate(images) if count]
-    dots = series(
-        "answers",
-        [confidence[at] for at in filled],
-        [accuracy[at] for at in filled],
-        0,
-        "points",
-        notes=[
-            f"{plural(round(images[at]), 'image')}\nsure: {number(confidence[at], 1)} %\n"
-            f"right: {number(accuracy[at], 1)} %"
-            for at in filled
-        ],
+    filled = scores.confidence[0] > 0
+    images, sure, right = (
+        one[filled].tolist() for one in (scores.confidence[0], *scores.reliability)
     )
+    notes = [
+        f"{plural(round(n), 'image')}\nsure: {number(x, 1)} %\nright: {number(y, 1)} %"
+        for n, x, y in zip(images, sure, right, strict=True)
+    ]
+    dots = series("answers", sure, right, 0, "points", notes=notes)
     line = series("as sure as right", [0, 100], [0, 100], 6, dash=1)
     return charts.plot(
         {"label": "confidence: the probability of the answer (%)", "low": 0, "high": 100},
@@ -60,17 +49,15 @@ NOTE = (
 )
 
 
-class Titled(NamedTuple):
-    title: str
-    record: EvaluationRecord
+Titled = tuple[str, EvaluationRecord]
 
 
 def evaluation_section(
-    runs: Sequence[RecordedRun], names: Mapping[RecordedRun, str]
+    runs: Sequence[RecordedRun], headings: Mapping[RecordedRun, str]
 ) -> Section | None:
     """None if no run has been evaluated."""
     found = [
-        Titled(_title(record, names[run] if len(runs) > 1 else ""), record)
+        (_title(record, headings[run]), record)
         for run in runs
         for record in read_evaluations(run.folder)
         if _is_of_present_model(record, run)
@@ -78,11 +65,10 @@ def evaluation_section(
     if not found:
         return None
     tables = [Table(COLUMNS, [_row(*one) for one in found], note=NOTE)]
-    several = len(found) > 1
-    shown = [(one.record, one.title if several else "") for one in found[:SHOWN]]
+    shown = [(record, title if len(found) > 1 else "") for title, record in found[:SHOWN]]
     tables += [client_table(*one) for one in shown if one[0].clients]
     pictures = [picture for one in shown for picture in _pictures(*one)]
-    return Section("Evaluation", _paragraphs(found), tables, pictures)
+    return Section("Evaluation", [*_paragraphs(found)], tables, pictures)
 
 
 def _is_of_present_model(record: EvaluationRecord, run: RecordedRun) -> bool:
@@ -95,43 +81,33 @@ def _is_of_present_model(record: EvaluationRecord, run: RecordedRun) -> bool:
 
 def _title(record: EvaluationRecord, run: str) -> str:
     images = text.without_folders(record.images_words)
-    return f"{f'{run}, ' if run else ''}{record.model}, {images}"
+    return ", ".join(filter(None, [run, record.model, images]))
 
 
 def _row(title: str, record: EvaluationRecord) -> list[str]:
     scores = record.scores
-    percentages = (scores.accuracy, scores.balanced_accuracy, scores.macro_f1)
-    return [
-        title,
-        text.number(record.images, 0),
-        *(text.number(value) for value in percentages),
-        text.number(record.most_frequent.share),
-        text.number(scores.mean_auc, 4),
-        text.number(scores.calibration_error),
-        text.number(scores.loss, 4),
-    ]
+    shares = (
+        scores.accuracy,
+        scores.balanced_accuracy,
+        scores.macro_f1,
+        record.most_frequent.share,
+    )
+    auc, loss = number(scores.mean_auc, 4), number(scores.loss, 4)
+    error = number(scores.calibration_error)
+    return [title, number(record.images, 0), *map(number, shares), auc, error, loss]
 
 
-def _paragraphs(found: Sequence[Titled]) -> list[str]:
-    missing = [
-        f"{one.title}: no images of {some_names(one.record.absent)}."
-        for one in found
-        if one.record.absent
-    ]
-    of_sites = [f"{one.title}: {printable(note)}." for one in found for note in one.record.notes]
-    sure = [
-        f"{one.title}: accuracy {text.number(one.record.scores.accuracy)} %, "
-        f"{one.record.interval_words}."
-        for one in found
-        if one.record.interval_words
-    ]
-    hidden = len(found) - SHOWN
-    return [
-        *sure,
-        *missing,
-        *of_sites,
-        *([f"Pictures of the first {SHOWN} are shown."] if hidden > 0 else []),
-    ]
+def _paragraphs(found: Sequence[Titled]) -> Iterator[str]:
+    for title, one in found:
+        if one.interval_words:
+            yield f"{title}: accuracy {number(one.scores.accuracy)} %, {one.interval_words}."
+    for title, one in found:
+        if one.absent:
+            yield f"{title}: no images of {some_names(one.absent)}."
+    for title, one in found:
+        yield from (f"{title}: {printable(note)}." for note in one.notes)
+    if len(found) > SHOWN:
+        yield f"Pictures of the first {SHOWN} are shown."
 
 
 def some_names(names: Sequence[str]) -> str:

@@ -62,6 +62,7 @@ STYLE: Any = {
     "ytick.color": INK,
     "legend.frameon": False,
 }
+COSTS = ("sent", "work", "virtual")  # that papers show an accuracy over
 LEAST_POINTS = 5  # percentage points on an axis; fewer would make noise look like progress
 MANY_NAMES, LONGEST_NAME = 12, 16  # names along an axis, and their characters
 MANY_NUMBERS = 150  # more cells are too small for a number
@@ -69,20 +70,27 @@ MANY_POINTS = 400  # more would make a file of megabytes, and become pixels
 
 
 def write_figures(sections: Iterable[Section], folder: Path) -> list[Path]:
-    """Each chart as NAME.svg and NAME.pdf; curves also over traffic and time."""
+    """Each chart as NAME.svg and NAME.pdf; accuracies also over what they cost."""
     paths: list[Path] = []
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for section in sections:
         for picture in section.pictures:
-            chart = picture.chart or {"kind": "", "x": []}
-            axes = [one["name"] for one in chart["x"]] if chart["kind"] == "curves" else [""]
-            for at, across in enumerate(axes if picture.chart else []):
-                name = _file_name(f"{section.title} {picture.title} {across if at else ''}", paths)
+            if picture.chart is None or not picture.printed:
+                continue
+            for across in _drawn_over(picture.chart):
+                name = _file_name(f"{section.title} {picture.title} {across}", paths)
                 for ending in (".svg", ".pdf"):
                     paths.append(folder / f"{name}{ending}")
-                    save(figure(chart, across), paths[-1])
+                    save(figure(picture.chart, across), paths[-1])
     return paths
+
+
+def _drawn_over(chart: Chart) -> list[str]:
+    """Empty stands for rounds, or for what the chart has."""
+    if chart["kind"] != "curves" or not chart["y"][0]["percent"]:
+        return [""]
+    return ["", *(one["name"] for one in chart["x"] if one["name"] in COSTS)]
 
 
 def _file_name(words: str, taken: Sequence[Path]) -> str:
@@ -120,29 +128,29 @@ def _style() -> Iterator[None]:
 
 def _panels_of_curves(chart: Chart, across: str) -> Chart:
     """Every round pale, the moving average bold; over rounds, below it the differences to the first
-    method, seed by seed."""
+    method, seed by seed. A method that lacks the quantity is left out."""
     quantity, column = chart["y"][0], chart["y"][0]["ema"] or chart["y"][0]["name"]
     methods = [(at, one) for at, one in enumerate(chart["methods"]) if not one.get("hidden")]
     axis = next(one for one in chart["x"] if one["name"] == across)
     curves, leads = list[dict[str, Any]](), list[dict[str, Any]]()
-    first = {run["seed"]: _points(run, "round", column) for run in _counted(methods[0][1])}
+    first: dict[str, Points] | None = None
     for at, method in methods:
         if len(method["runs"]) > 1 or quantity["ema"]:
             pale = [_points(run, across, quantity["name"]) for run in method["runs"]]
-            curves += [{**_mean("", at, [run]), "pale": True} for run in pale]
-        runs = [_points(run, across, column) for run in _counted(method)]
-        curves.append(_mean(method["label"], at, runs))
-        gains = [
-            {
-                n: (x, y - other[n][1])
-                for n, (x, y) in _points(run, "round", column).items()
-                if n in other
-            }
-            for run in _counted(method)
-            if (other := first.get(run["seed"]))
-        ]
-        leads += [_mean("", at, gains)] if across == "round" and method is not methods[0][1] else []
-    unit = "points" if quantity.get("percent") else "loss"
+            curves += [{**line, "pale": True} for run in pale for line in _mean("", at, [run])]
+        counted = [run for run in method["runs"] if run["counted"]]
+        curves += _mean(method["label"], at, [_points(run, across, column) for run in counted])
+        by_seed = {run["seed"]: _points(run, "round", column) for run in counted}
+        if first is None:
+            first = by_seed
+        elif across == "round":
+            gains = [
+                {n: (x, y - first[seed][n][1]) for n, (x, y) in own.items() if n in first[seed]}
+                for seed, own in by_seed.items()
+                if seed in first
+            ]
+            leads += _mean("", at, gains)
+    unit = "points" if quantity["percent"] else "loss"
     panels = [{"x": {**axis, "whole": across == "round"}, "y": quantity, "series": curves}]
     if leads:
         level = {"label": f"difference to\n{methods[0][1]['label']} ({unit})", "zero": True}
@@ -150,23 +158,22 @@ def _panels_of_curves(chart: Chart, across: str) -> Chart:
     return {"kind": "plot", "panels": panels, "stacked": True, "height": 300}
 
 
-def _counted(method: dict[str, Any]) -> list[dict[str, Any]]:
-    return [run for run in method["runs"] if run["counted"]]
-
-
 def _points(run: dict[str, Any], across: str, name: str) -> Points:
     places = zip(run["round"], run["x"][across], run["y"][name], strict=True)
     return {round: (x, y) for round, x, y in places if x is not None and y is not None}
 
 
-def _mean(label: str, colour: int, runs: Sequence[Points]) -> dict[str, Any]:
-    """The mean over the runs where all have a value, in a band from least to greatest."""
+def _mean(label: str, colour: int, runs: Sequence[Points]) -> list[dict[str, Any]]:
+    """The mean over the rounds that all runs have, in a band from least to greatest; no line where
+    there are none."""
     common = sorted(set.intersection(*map(set, runs))) if runs else []
-    stacked = np.array([[points[n] for n in common] for points in runs]).reshape(-1, len(common), 2)
-    x, y = stacked.mean(axis=0).T if common else ([], [])
+    if not common:
+        return []
+    stacked = np.array([[points[n] for n in common] for points in runs])
+    x, y = stacked.mean(axis=0).T
     line = {"label": label, "x": x, "y": y, "colour": colour, "style": "band"}
     ends = {"low": stacked[..., 1].min(axis=0), "high": stacked[..., 1].max(axis=0)}
-    return {**line, **ends} if len(runs) > 1 and common else line
+    return [{**line, **ends} if len(runs) > 1 else line]
 
 
 def _panels(chart: Chart) -> Figure:
@@ -278,13 +285,16 @@ def _matrix(chart: Chart) -> Figure:
     height = min(max(0.17 * rows, 1.0), 3.4)
     drawn = Figure(figsize=(COLUMN, height + (1.1 if sized else 0.7)), layout="constrained")
     ratios = (0.5, height) if sized else (1,)
-    *above, axes = drawn.subplots(len(ratios), height_ratios=ratios, squeeze=False, sharex=True)[
-        :, 0
-    ]
+    grid = drawn.subplots(len(ratios), height_ratios=ratios, squeeze=False, sharex=True)
+    *above, axes = grid[:, 0]
     shares, colours, norm = _shades(cells, chart["shade"])
     axes.imshow(shares, colours, norm, aspect="auto", interpolation="none")
-    if chart["numbers"] and cells.size <= MANY_NUMBERS:
-        _write_numbers(axes, cells, norm(shares), chart)
+    depth = norm(shares)
+    for (row, column), value in np.ndenumerate(cells if cells.size <= MANY_NUMBERS else ()):
+        if np.isfinite(value) and (value or chart["shade"] == "range"):
+            colour = "white" if depth[row, column] > 0.6 else INK
+            told = number(value, chart.get("digits", 0))
+            axes.text(column, row, told, color=colour, fontsize=5.5, ha="center", va="center")
     axes.grid(visible=False)
     axes.spines[["top", "right"]].set_visible(True)
     axes.set_xlabel(chart["column"])
@@ -312,13 +322,3 @@ def _shades(
         return held / np.maximum(cells.sum(axis=1, keepdims=True), 1e-9), blues, Normalize(0, 1)
     # The square root keeps a client's few samples of a class visible beside its hundreds.
     return held, blues, PowerNorm(0.5, vmin=0, vmax=float(known.max(initial=2.0)))
-
-
-def _write_numbers(
-    axes: Axes, cells: NDArray[np.float64], depth: NDArray[np.float64], chart: Chart
-) -> None:
-    for (row, column), value in np.ndenumerate(cells):
-        if np.isfinite(value) and (value or chart["shade"] == "range"):
-            text = number(value, chart.get("digits", 0))
-            colour = "white" if depth[row, column] > 0.6 else INK
-            axes.text(column, row, text, color=colour, fontsize=5.5, ha="center", va="center")

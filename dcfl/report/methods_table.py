@@ -42,9 +42,6 @@ def methods_table(
     def interval(pair: Pair) -> str:
         return "–" if pair.paired.interval is None else text.interval(pair.paired.interval)
 
-    def both(pair: Pair) -> str:
-        return f"{gained(pair)} {interval(pair)}".removesuffix(" –")
-
     def largest(*quantities: str) -> float:
         means = [group.spread(one).mean for group in groups for one in quantities]
         return max((mean for mean in means if not math.isnan(mean)), default=0.0)
@@ -59,7 +56,10 @@ def methods_table(
         "MAX": (f"MAX{comma} %", spread(f"max_{standing.accuracy}")),
         "EMA": (f"EMA{comma} %", spread(standing.quantity)),
         "gain": (against, gain(gained)),
-        "gain and interval": (against, gain(both)),
+        "gain and interval": (
+            against,
+            gain(lambda pair: f"{gained(pair)} {interval(pair)}".removesuffix(" –")),
+        ),
         "interval": ("95 % interval", gain(interval)),
         "p": ("p", gain(lambda pair: text.p_cell(pair.p_value))),
         "w/t/l": ("w/t/l", gain(lambda pair: text.wins_ties_losses(pair.paired))),

@@ -5,37 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from dcfl.comparisons.groups import Group, scored_on
 from dcfl.comparisons.standing import Standing
+from dcfl.report.document import Table, shown
 from dcfl.report.methods_table import methods_table
 from dcfl.report.text import number, plural
 from dcfl.runs.rows import RoundRow, Summary
-from dcfl.system.wording import printable
 
 WIDTH, HEIGHT = 120, 24  # of a curve, in pixels
 
 
 def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: Path) -> str:
     """A finished run. `images`: those that it was scored on."""
-    ended = [f"Run {summary.stopped}."] if summary.stopped else []
-    best = f"round {summary.best_round}" if summary.best_round is not None else ""
+    best = summary.best_round
     cells = {
         f"accuracy on {images}": _percent(summary.final_accuracy),
         "MAX": _percent(summary.max_accuracy),
         "EMA": _percent(summary.ema_accuracy),
-        "best model": best,
+        "best model": "" if best is None else f"round {best}",
         "seconds": number(summary.seconds, 1),
         "course": _curve([row.accuracy for row in rounds if row.accuracy is not None]),
     }
     title = f"{summary.method} on {summary.dataset}, {plural(summary.rounds, 'round')}"
-    return _table(
-        title,
-        [name for name, cell in cells.items() if cell],
-        [[_cell(cell) for cell in cells.values() if cell]],
-        [*ended, str(folder)],
-    )
+    notes = [f"Run {summary.stopped}."] if summary.stopped else []
+    known = {name: cell for name, cell in cells.items() if cell}
+    return _html(title, Table.of([known]), [*notes, str(folder)])
 
 
 def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
@@ -43,31 +39,23 @@ def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
     final = ["final", "own final"] if any(group.baseline for group in groups) else []
     names = ["label", "seeds", "MAX", "EMA", *(["gain"] if len(groups) > 1 else []), *final]
     standing = Standing(groups)
-    groups = standing.shown
-    table = methods_table(standing, groups, names, short=True)
-    return _table(
-        f"Accuracy on {scored_on(run for group in groups for run in group.runs)}",
-        [*table.columns, "course"],
-        [
-            [*map(_cell, row), _cell(_curve(group.curve))]
-            for row, group in zip(table.rows, groups, strict=True)
-        ],
-        [str(folder)] if folder else [],
-    )
+    table = methods_table(standing, standing.shown, names, short=True)
+    rows = [
+        [*row, _curve(group.curve)] for row, group in zip(table.rows, standing.shown, strict=True)
+    ]
+    title = f"Accuracy on {scored_on(run for group in groups for run in group.runs)}"
+    return _html(title, Table([*table.columns, "course"], rows), [str(folder)] if folder else [])
 
 
-def _cell(text: str) -> Markup:
-    return escape(text if isinstance(text, Markup) else printable(text))
+def _html(title: str, table: Table, notes: Sequence[str]) -> str:
+    def line(tag: str, texts: Sequence[str]) -> Markup:
+        cells = (Markup("<{0}>{1}</{0}>").format(Markup(tag), shown(text)) for text in texts)
+        return Markup("<tr>{}</tr>").format(Markup("").join(cells))
 
-
-def _table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]
-) -> str:
-    head = "".join(f"<th>{_cell(column)}</th>" for column in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    caption = f"<div><b>{_cell(title)}</b></div>"
-    below = "".join(f"<div><small>{_cell(note)}</small></div>" for note in notes)
-    return f"<div>{caption}<table><tr>{head}</tr>{body}</table>{below}</div>"
+    rows = Markup("").join([line("th", table.columns), *(line("td", row) for row in table.rows)])
+    small = (Markup("<div><small>{}</small></div>").format(shown(note)) for note in notes)
+    head, below = Markup("<div><b>{}</b></div>").format(shown(title)), Markup("").join(small)
+    return Markup("<div>{}<table>{}</table>{}</div>").format(head, rows, below)
 
 
 def _percent(value: float | None) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dcfl.comparisons.groups import Group, setting
 from dcfl.comparisons.pairs import Interval, Paired
@@ -20,28 +19,17 @@ Point = tuple[Any, ...]  # the value of each setting
 
 
 class CurvePoint(NamedTuple):
-    mean: float
-    interval: Interval | None  # with 95 %
-
-
-PointOf = Callable[[Standing, Group], CurvePoint]
+    mean: float = math.nan
+    interval: Interval | None = None  # with 95 %
 
 
 def over_section(standing: Standing, keys: Sequence[str]) -> Section:
     """A line per method over the values of the first setting, a panel per value of the second."""
-    first = standing.groups[0].method
     about = "A point is the mean over seeds, its bar the 95 % interval (Student’s t)."
-    pictures = [
-        _picture(
-            standing,
-            keys,
-            "EMA (%)",
-            f"{about} Seeds share splits: whether methods differ is seen in their differences.",
-            _own,
-        )
-    ]
+    own = f"{about} Seeds share splits: whether methods differ is seen in their differences."
+    pictures = [_picture(standing, keys, "EMA (%)", own, _own)]
     if len(_methods(standing)) > 1:
-        label = f"EMA against {first} (points)"
+        label = f"EMA against {standing.groups[0].method} (points)"
         more = f"{about} Differences are taken seed by seed; a bar that reaches 0 may be chance."
         pictures.append(_picture(standing, keys, label, more, _gain))
     return Section(
@@ -54,10 +42,7 @@ def points_json(standing: Standing, keys: Sequence[str]) -> list[dict[str, Any]]
     return [
         {
             # JSON has no infinity.
-            **{
-                key: plain(value) if value == math.inf else value
-                for key, value in zip(keys, point, strict=True)
-            },
+            **dict(zip(keys, ("inf" if one == math.inf else one for one in point), strict=True)),
             "method": group.method,
             "seeds": group.seeds,
             **_own(standing, group)._asdict(),
@@ -75,11 +60,7 @@ def _own(standing: Standing, group: Group) -> CurvePoint:
 
 def _gain(standing: Standing, group: Group) -> CurvePoint:
     pair = standing.gain(group)
-    return (
-        CurvePoint(pair.paired.spread.mean, pair.paired.interval)
-        if pair
-        else CurvePoint(math.nan, None)
-    )
+    return CurvePoint(pair.paired.spread.mean, pair.paired.interval) if pair else CurvePoint()
 
 
 def _methods(standing: Standing) -> list[str]:
@@ -99,19 +80,35 @@ def _by_point(standing: Standing, keys: Sequence[str]) -> dict[Point, list[Group
 
 
 def _picture(
-    standing: Standing, keys: Sequence[str], label: str, about: str, estimate: PointOf
+    standing: Standing,
+    keys: Sequence[str],
+    label: str,
+    about: str,
+    estimate: Callable[[Standing, Group], CurvePoint],
 ) -> Picture:
     points, methods = _by_point(standing, keys), _methods(standing)
     across = list(dict.fromkeys(point[0] for point in points))
-    names, rests = list(map(plain, across)), list(dict.fromkeys(point[1:] for point in points))
-    shape = (len(rests), 3, len(methods), len(across))
-    values: NDArray[np.float64] = np.full(shape, np.nan)
+    rests = list(dict.fromkeys(point[1:] for point in points))  # values of the second setting
+    values = np.full((len(rests), 3, len(methods), len(across)), np.nan)
     for point, groups in points.items():
         for group in groups:
             mean, ends = estimate(standing, group)
             panel, row = rests.index(point[1:]), methods.index(group.method)
             values[panel, :, row, across.index(point[0])] = (mean, *(ends or (np.nan, np.nan)))
-    panels = [_panel(keys, rest, names, methods, values[at]) for at, rest in enumerate(rests)]
+    names = list(map(plain, across))
+    panels = [
+        {
+            "title": ", ".join(
+                f"{key} = {plain(one)}" for key, one in zip(keys[1:], rest, strict=True)
+            ),
+            "series": [
+                line
+                for line in charts.lines_over(names, methods, values[at])
+                if any(y is not None for y in line["y"])
+            ],
+        }
+        for at, rest in enumerate(rests)
+    ]
     up = {"label": label, **charts.reach(values), "zero": estimate is _gain}
     title = label.partition(" (")[0]
     return Picture(
@@ -123,32 +120,13 @@ def _picture(
     )
 
 
-def _panel(
-    keys: Sequence[str],
-    rest: Point,
-    names: Sequence[str],
-    methods: Sequence[str],
-    values: NDArray[np.float64],
-) -> dict[str, Any]:
-    """`rest`: the value of the second setting, if there is one."""
-    pairs = zip(keys[1:], rest, strict=True)
-    lines = charts.lines_over(names, methods, values)
-    known = [one for one in lines if any(y is not None for y in one["y"])]
-    title = ", ".join(f"{key} = {plain(value)}" for key, value in pairs)
-    return {"title": title, "series": known}
-
-
 def _table(standing: Standing, keys: Sequence[str]) -> Table:
     methods = _methods(standing)
     rows = []
     for point, groups in _by_point(standing, keys).items():
-        by_method = {group.method: group for group in groups}
-        cells = [
-            text.with_deviation(by_method[name].spread(standing.quantity))
-            if name in by_method
-            else "–"
-            for name in methods
-        ]
-        rows.append([", ".join(map(plain, point)), *cells])
+        shown = {
+            group.method: text.with_deviation(group.spread(standing.quantity)) for group in groups
+        }
+        rows.append([", ".join(map(plain, point)), *(shown.get(name, "–") for name in methods)])
     note = "EMA in percent; with several seeds, the mean ± the sample standard deviation."
     return Table([", ".join(keys), *methods], rows, note=note)

@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -20,6 +22,7 @@ from dcfl.comparisons.groups import (
     scored_on,
     setting,
 )
+from dcfl.comparisons.space import plain
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.verdict import headline
 from dcfl.data.dataset_summary import Overview
@@ -49,12 +52,15 @@ from dcfl.report.document import Detail, Page, Picture, Section, Table
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.methods_table import methods_table, worst_clients
 from dcfl.report.over_section import over_section
-from dcfl.runs.evaluations import WEIGHTING
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.identity import KINDS, complete, differences, flat
 from dcfl.runs.rows import ClientRow
 from dcfl.runs.summaries import replies_used, seldom_there
 from dcfl.system.wording import printable
 
+ABOUT_DETAILS = (
+    "The settings that repeat a run, and the hashes that show whether it came out the same."
+)
 MOST_LISTED = 6  # clients, or rounds
 SHOWN_PARTITIONS = 4
 SHOWN_FAILURES = 50
@@ -73,6 +79,7 @@ def page_of(
     over: Sequence[str] = (),
 ) -> Page:
     names = names_of(runs)
+    headings = names if len(runs) > 1 else dict.fromkeys(runs, "")
     standing = Standing(group_runs(runs, over), target=target, all_pairs=all_pairs)
     groups = standing.groups
     of_methods = [run for run in runs if any(run in group.runs for group in groups)]
@@ -81,17 +88,16 @@ def page_of(
         *progress,
         over_section(standing, over) if over and begun else None,
         _result_section(standing, runs, [_accuracy_picture(groups)] if begun else []),
-        *comparison_sections(standing),
+        *comparison_sections(standing, drawn=not over),  # `over_section` has drawn them
         _training_section(groups) if begun else None,
         clock_section(runs, names),
         class_section(groups),
-        personal_section(runs, names),
-        evaluation_section(runs, names),
-        site_section(runs, names),
-        _partition_section(runs, names),
-        _judges_section(runs, names),
+        personal_section(runs, headings),
+        evaluation_section(runs, headings),
+        site_section(runs, headings),
+        _partition_section(runs),
         _failures_section(runs, names),
-        _details_section(runs, names),
+        Section("Details", [ABOUT_DETAILS], details=[_detail(run, names[run]) for run in runs]),
     ]
     return Page(
         _title(groups, of_methods),
@@ -105,15 +111,13 @@ def page_of(
 def _result_section(
     standing: Standing, runs: Sequence[RecordedRun], pictures: Sequence[Picture]
 ) -> Section:
-    groups = standing.groups
-    personal = any(group.has_personal for group in groups)
-    shown = standing.shown
+    groups, shown = standing.groups, standing.shown
+    personal = ["personal"] * any(group.has_personal for group in groups)
     names = ["MAX", "EMA", "gain and interval", "final"]
     if len(groups) == 1:  # the model that is there, before the best that there was
         names = ["final", "MAX", "EMA"]
-    names = ["label", "seeds", *names, "own MAX", "own EMA", "own final", "worst"]
-    names += [*(["personal"] if personal else []), "up", "down", "time"]
-    table = methods_table(standing, shown, names)
+    own = ["own MAX", "own EMA", "own final", "worst", *personal]
+    table = methods_table(standing, shown, ["label", "seeds", *names, *own, "up", "down", "time"])
     rows = [
         [
             f"{label} (unfinished)" if group.unfinished else label,
@@ -121,43 +125,40 @@ def _result_section(
         ]
         for group, (label, *cells) in zip(shown, table.rows, strict=True)
     ]
-    note = _about_results(standing, runs, worst_clients(groups), personal)
+    note = Markup(" ").join(_about_results(standing, runs, bool(personal)))
     return Section("Result", tables=[replace(table, rows=rows, note=note)], pictures=pictures)
 
 
 def _about_results(
-    standing: Standing, runs: Sequence[RecordedRun], worst: str, personal: bool
-) -> Markup:
-    groups, images = standing.groups, scored_on(runs)
-    kinds = clients_scored_on(runs)
+    standing: Standing, runs: Sequence[RecordedRun], personal: bool
+) -> Iterator[Markup]:
+    groups, images, kinds = standing.groups, scored_on(runs), clients_scored_on(runs)
     own = f"is the accuracy of each client on {kinds}, averaged over all clients"
     if OWN_MIX in kinds:
         own += f" (the {images}, weighted as its classes are in its training images)"
-    sentences = [
+    yield Markup(
         f"<b>MAX</b> is the best {text.on_images('accuracy', images)} of any round that was "
         "scored. <b>EMA</b> is its exponential moving average (the past keeps 0.9 with each round "
         "that goes by): steadier than a single round, and below the curve while that still climbs. "
         f"<b>Final</b> is the accuracy after the last round. <b>Clients’ own</b> {own}; the "
-        f"<b>{worst}</b> of them fares like that after the last round."
-    ]
+        f"<b>{worst_clients(groups)}</b> of them fares like that after the last round."
+    )
     if personal:
-        sentences.append(
+        yield Markup(
             f"<b>Personal models</b> are the clients’ own after the last round, each on {kinds}, "
             "averaged over the clients that have trained; the other numbers are of the global "
             "model. With <code>federation.personal</code> its personal part is the initial one."
         )
     if standing.baselines:
-        sentences.append(ABOUT_BASELINES)
+        yield Markup(ABOUT_BASELINES)
     if any(group.seeds > 1 for group in groups):
-        sentences.append("With several seeds, numbers are means ± the sample standard deviation.")
-    note = Markup(" ".join(sentences))
-    if len(groups) == 1:
-        return note
-    same = " on the same data" if len(standing.tasks) > 1 else ""
-    return note + Markup(
-        " Differences are in percentage points, taken seed by seed against {}{}, then averaged, "
-        "with their 95 % interval."
-    ).format(printable(groups[0].method), same)
+        yield Markup("With several seeds, numbers are means ± the sample standard deviation.")
+    if len(groups) > 1:
+        same = " on the same data" if len(standing.tasks) > 1 else ""
+        yield Markup(
+            "Differences are in percentage points, taken seed by seed against {}{}, then averaged, "
+            "with their 95 % interval."
+        ).format(printable(groups[0].method), same)
 
 
 ABOUT_BASELINES = (
@@ -166,23 +167,21 @@ ABOUT_BASELINES = (
     "own, or one model on all images together. The most frequent class is that of all training "
     "images; for the clients’ own numbers, that of each client."
 )
-BAND = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
 
 
 def _accuracy_picture(groups: Sequence[Group]) -> Picture:
     finals = "; ".join(
-        f"{group.label}: MAX {_percent(group, 'max_accuracy')}, "
-        f"EMA {_percent(group, 'ema_accuracy')}"
+        f"{group.label}: MAX {text.number(group.spread('max_accuracy').mean)} %, "
+        f"EMA {text.number(group.spread('ema_accuracy').mean)} %"
         for group in groups
     )
-    several = any(len(group.runs) > 1 for group in groups)
     images = scored_on(run for group in groups for run in group.runs)
     ring = " A ring marks MAX." if len(groups) == 1 else ""
     return Picture(
         "Accuracy over rounds",
         f"Line chart of {text.on_images('accuracy', images)} over {_rounds(groups)}. {finals}.",
         f"Thin: the share of {images} that the global model gets right after each round. "
-        f"Bold: its moving average, EMA.{BAND if several else ''}{ring}{chart_note(groups)}",
+        f"Bold: its moving average, EMA.{_band(groups)}{ring}{chart_note(groups)}",
         accuracy_chart(groups),
         wide=True,
     )
@@ -193,8 +192,13 @@ def _rounds(groups: Sequence[Group]) -> str:
     return text.plural(most, "round")
 
 
+def _band(groups: Sequence[Group]) -> str:
+    if all(len(group.runs) == 1 for group in groups):
+        return ""
+    return " Over several seeds, bold is the mean and the band runs from the lowest to the highest."
+
+
 def _training_section(groups: Sequence[Group]) -> Section:
-    several = any(len(group.runs) > 1 for group in groups)
     images = scored_on(run for group in groups for run in group.runs)
     loss = text.on_images("loss", images)
     pictures = [
@@ -202,7 +206,7 @@ def _training_section(groups: Sequence[Group]) -> Section:
             f"{loss[0].upper()}{loss[1:]} over rounds",
             f"Line chart of {loss} over {_rounds(groups)}.",
             f"The mean cross-entropy on the {images}; lower is better. It rises when a model is "
-            f"wrong and sure of it, even while the accuracy holds.{BAND if several else ''}",
+            f"wrong and sure of it, even while the accuracy holds.{_band(groups)}",
             loss_chart(groups),
         ),
         client_mix_picture(groups),
@@ -214,121 +218,95 @@ def _training_section(groups: Sequence[Group]) -> Section:
     return Section("Training", pictures=[picture for picture in pictures if picture])
 
 
-def _percent(group: Group, quantity: str) -> str:
-    return f"{text.number(group.spread(quantity).mean)} %"
-
-
-def _partition_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
+def _partition_section(runs: Sequence[RecordedRun]) -> Section | None:
     """None where nobody knows the samples of the clients."""
-    by_partition = runs_by_partition([run for run in runs if run.samples_known])
-    several = len(by_partition) > 1
-    pictures = [
-        _partition_picture(
-            users[0], f"{sha256[:8]}: {_some([names[run] for run in users])}" if several else ""
-        )
-        for sha256, users in list(by_partition.items())[:SHOWN_PARTITIONS]
-    ]
-    if not pictures:
+    splits, about = _splits(runs), []
+    if not splits:
         return None
-    return Section("Who owned which samples", _about_partitions(runs), pictures=pictures)
+    if (count := len(runs_by_partition(runs))) > 1:
+        effect = "so part of a difference between two runs may come from the split"
+        if each_seed_has_one_partition(runs):
+            effect = (
+                "one for each seed, so that differences seed by seed do not come from the split"
+            )
+        hidden = f" The first {SHOWN_PARTITIONS} are shown." if count > SHOWN_PARTITIONS else ""
+        about = [f"These runs use {count} different partitions, {effect}.{hidden}"]
+    pictures = [_partition_picture(*split) for split in splits[:SHOWN_PARTITIONS]]
+    return Section("Who owned which samples", about, pictures=pictures)
 
 
-def _some(names: list[str], most: int = 3) -> str:
-    return text.listed(names if len(names) <= most else [*names[:2], f"{len(names) - 2} more"])
+def _splits(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, str, bool]]:
+    """A run of each split, what tells its split from the others, and whether those differ in more
+    than the seed: one of each kind, first, is enough for a paper."""
+    by_partition = runs_by_partition([run for run in runs if run.samples_known])
+    users = {sha256: same[0] for sha256, same in by_partition.items()}
+    settings = [complete(flat(run.config)) for run in users.values()]
+    keys = {key for one in settings for key, *_ in differences(settings[0], one)}
+    told = [key for key in KINDS if key in keys and key.startswith("data.")]
+    splits, kinds = [], set[str]()
+    for (sha256, run), one in zip(users.items(), settings, strict=True):
+        kind = " ".join(_told(key, one[key]) for key in told if key != "data.seed")
+        seed = [_told("data.seed", one["data.seed"])] if "data.seed" in told else []
+        title = ", ".join(filter(None, [kind, *seed])) or (sha256[:8] if len(users) > 1 else "")
+        splits.append((run, title, kind not in kinds))
+        kinds.add(kind)
+    return sorted(splits, key=lambda split: not split[2])
 
 
-def _partition_picture(run: RecordedRun, title: str) -> Picture:
-    counts, class_names = run.partition_counts, run.class_names
+def _told(key: str, value: Any) -> str:
+    name = key.removeprefix("data.")
+    return f"seed {value}" if name == "seed" else text.without_folders(f"{name}={plain(value)}")
+
+
+def _partition_picture(run: RecordedRun, title: str, printed: bool) -> Picture:
+    counts = run.partition_counts
     clients, classes = counts.shape
     split = Overview(counts)
-    sizes = split.sizes
+    sizes, many = split.sizes, text.plural(clients, "client")
     size = f"{sizes.min():,}" if np.ptp(sizes) == 0 else f"{sizes.min():,} to {sizes.max():,}"
-    held = f"{np.median(split.held):g} of {classes} classes"
+    held = f"the median client holds {np.median(split.held):g} of {classes} classes"
     labels = [
         printable(run.site_names.get(client, f"{client}"), LONGEST_SITE)
         for client in range(clients)
     ]
+    alt = f"Heat map of samples per client and class: {many} with {size} samples each; {held}."
+    explanation = (
+        "Each column is a client, each row a class: the deeper the colour, the more samples. "
+        f"The bars above are the clients' sizes: {size} samples; {held}."
+    )
     if summed_up(counts):
         alt = (
-            f"Histograms over {text.plural(clients, 'client')} of their samples, their classes "
-            f"and the share of the largest class."
+            f"Histograms over {many} of their samples, their classes and the share of the largest "
+            "class."
         )
         explanation = (
             f"How many of the {clients:,} clients have so many samples ({size}), so many classes "
-            f"(the median client holds {held}), and such a share of one class. The smallest is "
-            f"client {split.smallest}, the largest client {split.largest}; partition.npz has all."
+            f"({held}), and such a share of one class. The smallest is client {split.smallest}, "
+            f"the largest client {split.largest}; partition.npz has all."
         )
-    else:
-        alt = (
-            f"Heat map of samples per client and class: {text.plural(clients, 'client')} with "
-            f"{size} samples each; the median client holds {held}."
-        )
-        explanation = (
-            "Each column is a client, each row a class: the deeper the colour, the more samples. "
-            f"The bars above are the clients' sizes: {size} samples. The median client holds "
-            f"{held}."
-        )
-    chart = partition_chart(counts, class_names, labels)
-    return Picture(title, alt, explanation, chart, wide=True)
-
-
-def _about_partitions(runs: Sequence[RecordedRun]) -> list[str]:
-    count = len(runs_by_partition(runs))
-    if count < 2:
-        return []
-    if each_seed_has_one_partition(runs):
-        effect = "one for each seed, so that differences seed by seed do not come from the split"
-    else:
-        effect = "so part of a difference between two runs may come from the split"
-    hidden = f" The first {SHOWN_PARTITIONS} are shown." if count > SHOWN_PARTITIONS else ""
-    return [f"These runs use {count} different partitions, {effect}.{hidden}"]
-
-
-def _judges_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
-    """The sites that score the model on test images of their own, after their last report."""
-    judges: dict[tuple[str, int], list[str]] = {}
-    for run in runs:
-        for row in run.rounds:
-            total = sum(site.images * site.weight for site in row.sites) or 1
-            for site in row.sites:
-                judges[names[run], site.client] = [
-                    names[run],
-                    printable(run.site_names.get(site.client, f"{site.client}")),
-                    text.number(site.accuracy),
-                    str(row.round),
-                    str(site.images),
-                    text.number(100 * site.images * site.weight / total),
-                ]
-    if not judges:
-        return None
-    columns = ("Run", "Site", "Accuracy, %", "Round", "Images", "Share of the say, %")
-    paragraph = (
-        "There is no common test set: a site counts its own right answers, and nobody else can "
-        f"check them. In the accuracy above, {WEIGHTING}."
-    )
-    table = Table(columns, [judges[key] for key in sorted(judges)], sentences=True)
-    return Section("Each site’s own test images", [paragraph], [table])
+    chart = partition_chart(counts, run.class_names, labels)
+    return Picture(title, alt, explanation, chart, wide=True, printed=printed)
 
 
 def _failures_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
     """What went wrong in each run, however often."""
     found: dict[tuple[str, str, str], list[ClientRow]] = {}
+    sentences = []
     for run in runs:
         for row in run.clients:
             if row.outcome != "ok":
                 reason = text.without_folders(row.reason)
                 found.setdefault((names[run], row.outcome, reason), []).append(row)
-    empty = {run: sum(not row.used for row in run.rounds) for run in runs}
-    sentences = [
-        f"{names[run]}: {text.plural(count, 'round')} with too few usable replies; "
-        f"the model stayed as it was."
-        for run, count in empty.items()
-        if count
-    ]
+        if empty := sum(not row.used for row in run.rounds):
+            sentences.append(
+                f"{names[run]}: {text.plural(empty, 'round')} with too few usable replies; "
+                f"the model stayed as it was."
+            )
     if not found and not sentences:
         return None
     rows = [
-        [*key, str(len(same)), _clients(same), _span(same, "round")] for key, same in found.items()
+        [*key, str(len(same)), _clients(same), _span({row.round for row in same})]
+        for key, same in found.items()
     ]
     more = len(rows) - SHOWN_FAILURES
     note = f"And {more} more, in the runs' clients.jsonl." if more > 0 else ""
@@ -345,38 +323,25 @@ def _clients(rows: Sequence[ClientRow]) -> str:
     named = {row.client: printable(row.site) for row in rows if row.site}
     if 0 < len(named) <= MOST_LISTED:
         return ", ".join(name for _, name in sorted(named.items()))
-    return _span(rows, "client")
+    return _span({row.client for row in rows})
 
 
-def _span(rows: Sequence[ClientRow], key: str) -> str:
-    values = sorted({row[key] for row in rows})
-    if len(values) > MOST_LISTED:
-        return f"{len(values)} between {values[0]} and {values[-1]}"
-    return ", ".join(map(str, values))
-
-
-def _details_section(runs: Sequence[RecordedRun], names: Names) -> Section:
-    about = "The settings that repeat a run, and the hashes that show whether it came out the same."
-    return Section("Details", [about], details=[_detail(run, names[run]) for run in runs])
+def _span(numbers: set[int]) -> str:
+    if len(numbers) > MOST_LISTED:
+        return f"{len(numbers)} between {min(numbers)} and {max(numbers)}"
+    return ", ".join(map(str, sorted(numbers)))
 
 
 def _detail(run: RecordedRun, name: str) -> Detail:
-    hashes = {
-        "Weights": run.summary.weights_sha256 if run.summary else "",
-        "Partition": run.partition_sha256,
-    }
+    weights = run.summary.weights_sha256 if run.summary else ""
+    hashes = {"Weights": weights, "Partition": run.partition_sha256}
     code = Markup("{}, SHA-256: <code>{}</code>")
-    return Detail(
-        name,
-        Markup("<br>").join(
-            code.format(what, printable(sha)) for what, sha in hashes.items() if sha
-        ),
-        [
-            ("Settings", text.without_folders(run.config_text.strip())),
-            ("Environment", text.without_folders(json.dumps(run.environment, indent=2))),
-        ],
-        "" if run.finished else "unfinished",
-    )
+    told = [code.format(what, printable(sha256)) for what, sha256 in hashes.items() if sha256]
+    texts = [
+        ("Settings", text.without_folders(run.config_text.strip())),
+        ("Environment", text.without_folders(json.dumps(run.environment, indent=2))),
+    ]
+    return Detail(name, Markup("<br>").join(told), texts, "" if run.finished else "unfinished")
 
 
 def names_of(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:
@@ -400,33 +365,33 @@ def _title(groups: Sequence[Group], runs: Sequence[RecordedRun]) -> str:
 
 
 def _facts(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
-    def plain(key: str) -> Callable[[RecordedRun], str | None]:
-        return lambda run: None if (value := setting(run, key)) is None else f"{value}"
-
-    facts = [
-        ("Data set", _distinct(runs, _dataset)),
-        ("Groups of images", _distinct(runs, _groups)),
-        ("Broken images, left out", _distinct(runs, _broken_images)),
-        ("Clients", _distinct(runs, plain("data.clients"))),
-        ("Partition", _distinct(runs, _partition)),
-        ("Rounds", _distinct(runs, plain("federation.rounds"))),
-        ("Participation", _distinct(runs, _participation) + _unused(runs)),
-        ("Clock", _distinct(runs, clock_words)),
-        ("Model", _distinct(runs, plain("model.name"))),
-        ("Scored", _distinct(runs, _scored)),
-    ]
-    return [(term, value) for term, value in facts if value]
-
-
-def _groups(run: RecordedRun) -> str | None:
-    """How many there are of images that stay together, such as a patient's."""
-    count = run.environment.get("groups")
-    return f"{count:,}, each on one side of every split" if isinstance(count, int) else None
+    described: dict[str, Callable[[RecordedRun], str | None]] = {
+        "Data set": _dataset,
+        "Groups of images": partial(_environment, "groups", ", each on one side of every split"),
+        "Broken images, left out": partial(_environment, "broken_images", ""),
+        "Clients": partial(_plain, "data.clients"),
+        "Partition": _partition,
+        "Rounds": partial(_plain, "federation.rounds"),
+        "Participation": _participation,
+        "Clock": clock_words,
+        "Model": partial(_plain, "model.name"),
+        "Scored": _scored,
+    }
+    facts = {term: _distinct(runs, describe) for term, describe in described.items()}
+    used, asked = (sum(counts) for counts in zip(*map(replies_used, runs), strict=True))
+    if used < asked:  # who was asked did not always take part
+        facts["Participation"] += f"; {used:,} of {asked:,} replies were used"
+    return [(term, value) for term, value in facts.items() if value]
 
 
-def _broken_images(run: RecordedRun) -> str | None:
-    count = run.environment.get("broken_images")
-    return f"{count:,}" if isinstance(count, int) else None
+def _plain(key: str, run: RecordedRun) -> str | None:
+    return None if (value := setting(run, key)) is None else f"{value}"
+
+
+def _environment(key: str, more: str, run: RecordedRun) -> str | None:
+    """A count that was taken of the data. Groups are images that stay together, as a patient's."""
+    count = run.environment.get(key)
+    return f"{count:,}{more}" if isinstance(count, int) else None
 
 
 def _scored(run: RecordedRun) -> str | None:
@@ -455,17 +420,11 @@ def _participation(run: RecordedRun) -> str | None:
     return f"{cohort_size(clients, share)} of {clients} clients in each round ({100 * share:g} %)"
 
 
-def _unused(runs: Sequence[RecordedRun]) -> str:
-    """Who was asked did not always take part."""
-    used, asked = (sum(counts) for counts in zip(*map(replies_used, runs), strict=True))
-    return f"; {used:,} of {asked:,} replies were used" if used < asked else ""
-
-
 def _cautions(
     groups: Sequence[Group], runs: Sequence[RecordedRun], names: dict[RecordedRun, str]
 ) -> list[str]:
     """What a reader must know before trusting the numbers."""
-    cautions = class_cautions(runs, names)
+    cautions = class_cautions(runs)
     for run in runs:
         cautions += _about_run(run, names[run] if len(runs) > 1 else "")
     if any(len({run.finished for run in group.runs}) > 1 for group in groups):

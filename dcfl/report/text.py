@@ -39,10 +39,6 @@ def signed(value: float) -> str:
     return number(value) if value <= 0 or math.isnan(value) else f"+{number(value)}"
 
 
-def deviation(spread: Spread) -> str:
-    return "" if spread.deviation is None else f"± {number(spread.deviation)}"
-
-
 def interval(ends: tuple[float, float]) -> str:
     low, high = ends
     return f"{signed(low)} to {signed(high)}"
@@ -61,7 +57,8 @@ def p_cell(p_value: float | None) -> str:
 
 
 def with_deviation(spread: Spread) -> str:
-    return " ".join(filter(None, (number(spread.mean), deviation(spread))))
+    known = "" if spread.deviation is None else f" ± {number(spread.deviation)}"
+    return f"{number(spread.mean)}{known}"
 
 
 def on_images(quantity: str, images: str) -> str:

@@ -77,15 +77,12 @@ class FollowedRuns:
     def _drawn(self, found: Sequence[RecordedRun | str], silent: set[RecordedRun]) -> State:
         runs = reference_first([run for run in found if isinstance(run, RecordedRun)])
         troubles = [trouble for trouble in found if isinstance(trouble, str)]
-        if not runs:
-            return self._waiting(troubles)
         try:
-            progress = _progress(runs, names_of(runs), silent)
-            return _state_of(page_of(runs, progress=[progress], troubles=troubles))
+            if runs:
+                progress = [_progress(runs, names_of(runs), silent)]
+                return _state_of(page_of(runs, progress=progress, troubles=troubles))
         except (DCFLError, OSError) as error:  # files that are gone since they were read
-            return self._waiting([*troubles, text.without_folders(str(error))])
-
-    def _waiting(self, troubles: list[str]) -> State:
+            troubles.append(text.without_folders(str(error)))
         places = text.listed([printable(str(folder)) for folder in self._folders])
         headline = f"There is no run to show in {places} yet. It appears here when it begins."
         return _state_of(Page("Waiting for a run", [], headline, [], troubles))
@@ -104,27 +101,21 @@ def _run_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    try:
+    with suppress(OSError):  # gone, or not ours to read
         if (folder / "config.toml").is_file():
             yield folder
         elif depth and folder.is_dir():
-            inside = sorted(folder.iterdir(), key=lambda path: natural(path.name))
-            for path in inside:
+            for path in sorted(folder.iterdir(), key=lambda path: natural(path.name)):
                 if path.is_dir() and not path.is_symlink() and not path.name.startswith("."):
                     yield from _below(path, depth - 1)
-    except OSError:  # gone, or not ours to read
-        return
 
 
 def _signature(folder: Path) -> Signature:
-    names = [*READ, *(path.name for path in sorted(folder.glob(f"{STEM}*.json")))]
     found = []
-    for name in names:
-        try:
-            status = (folder / name).stat()
-        except OSError:
-            continue
-        found.append((name, status.st_mtime_ns, status.st_size))
+    for path in (*(folder / name for name in READ), *sorted(folder.glob(f"{STEM}*.json"))):
+        with suppress(OSError):
+            status = path.stat()
+            found.append((path.name, status.st_mtime_ns, status.st_size))
     return tuple(found)
 
 
@@ -155,14 +146,10 @@ def _pace(run: RecordedRun) -> float:
 def _progress(
     runs: Sequence[RecordedRun], names: dict[RecordedRun, str], silent: set[RecordedRun]
 ) -> Section:
-    rows = [_row(run, names[run], run in silent) for run in runs]
     columns = ["Run", "State", "Rounds", "Accuracy, %", "EMA, %", "Last round", "Ends about"]
+    table = Table(columns, [_row(run, names[run], run in silent) for run in runs])
     ended = sum(run.finished for run in runs)
-    return Section(
-        "Progress",
-        [f"{ended} of {text.plural(len(runs), 'run')} finished."],
-        [Table(columns, rows)],
-    )
+    return Section("Progress", [f"{ended} of {text.plural(len(runs), 'run')} finished."], [table])
 
 
 def _row(run: RecordedRun, name: str, silent: bool) -> list[str]:
@@ -234,7 +221,8 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30  # seconds until a silent connection is closed
 
     def do_GET(self) -> None:
-        if self.headers.get("Host") not in self._own_names():
+        hosts = {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}
+        if self.headers.get("Host") not in hosts:
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "not this server\n")
             return
         address = urlsplit(self.path)
@@ -244,22 +232,16 @@ class Handler(BaseHTTPRequestHandler):
         if not known or not slash or name not in ("", "state"):
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", "nothing here\n")
         elif name == "state":
-            self._answer_state(parse_qs(address.query).get("version", [""])[0])
+            state = self.server.state()
+            answer = {"version": state.version}
+            if parse_qs(address.query).get("version") != [state.version]:
+                answer |= {"title": state.title, "content": str(state.content)}
+            self._answer(HTTPStatus.OK, "application/json", strict_json(answer))
         else:
             state = self.server.state()
             follow = f'{SCRIPT}\ndcflWatch.start("{state.version}");\n'
             page = whole_page(state.title, state.content, follow)
             self._answer(HTTPStatus.OK, "text/html", page)
-
-    def _answer_state(self, version: str) -> None:
-        state = self.server.state()
-        news = {"title": state.title, "content": str(state.content)}
-        known = version == state.version
-        answer = {"version": state.version, **({} if known else news)}
-        self._answer(HTTPStatus.OK, "application/json", strict_json(answer))
-
-    def _own_names(self) -> set[str]:
-        return {f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")}
 
     def _answer(self, status: HTTPStatus, kind: str, text: str) -> None:
         body = text.encode("utf-8", "replace")

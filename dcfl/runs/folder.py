@@ -181,7 +181,7 @@ def open_run(folder: str | Path) -> RecordedRun:
 class RecordedRun:
     """A run folder, as `open_run` returns it."""
 
-    folder: Path
+    folder: Path  # where its files are
 
     def model(self, which: Which = "last", *, round: int | None = None) -> FeatureModel:
         """A trained model, as `dcfl.load_model` returns it; `round`: with output.keep_every."""
@@ -221,6 +221,7 @@ class RecordedRun:
 
     @cached_property
     def config(self) -> config.Tables:
+        """Its config.toml, by table and key."""
         path = self.folder / "config.toml"
         tables = config.read_toml(path, "surrogateescape")
         if "data" in tables:
@@ -266,6 +267,7 @@ class RecordedRun:
 
     @cached_property
     def rounds(self) -> list[RoundRow]:
+        """The row of each round, in order."""
         return list(self.each_round())
 
     def each_round(self) -> Iterator[RoundRow]:
@@ -278,6 +280,7 @@ class RecordedRun:
 
     @cached_property
     def clients(self) -> list[ClientRow]:
+        """A row for each client and round."""
         return list(self.each_client())
 
     def each_client(self) -> Iterator[ClientRow]:
@@ -301,6 +304,7 @@ class RecordedRun:
 
     @cached_property
     def environment(self) -> Environment:
+        """Versions, machine, and hashes of what the user brought along."""
         path = self.folder / "environment.json"
         return validated(ENVIRONMENT, self._json(path), path, strict=True)
 
@@ -313,6 +317,7 @@ class RecordedRun:
 
     @property
     def finished(self) -> bool:
+        """Whether it has come to its end."""
         return self.summary is not None
 
     @cached_property
@@ -332,6 +337,7 @@ class RecordedRun:
 
     @cached_property
     def class_names(self) -> list[str]:
+        """In the order of labels."""
         return [str(name) for name in self._of_partition("class_names")]
 
     @property

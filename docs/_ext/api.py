@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from pydoc import locate
 from types import ModuleType
 from typing import Any
 
@@ -43,6 +44,10 @@ GROUPS = {
         ]
     ),
 }
+NAMED = {  # what public names give or have, by the place of the class
+    "open_run": ["dcfl.runs.folder.RecordedRun", "dcfl.runs.rows.ClientRow"],
+    "Client": ["dcfl.data.client_data.ClientData", "dcfl.local_training.LocalTraining"],
+}
 ABOUT = {  # what has no docstring of its own
     "dcfl.METHODS": "All methods by name: a dict of classes that derive from `Method`.",
     "dcfl.Objective": "The loss of a batch: a function of a `Batch` that returns a scalar tensor.",
@@ -58,10 +63,10 @@ def page() -> str:
         raise ValueError(f"docs/_ext/api.py gives no place to {', '.join(missing)}, or too many")
     parts = []
     for title, names in GROUPS.items():
-        parts += [
-            f"## {title}",
-            *(_directive(f"dcfl.{name}", getattr(dcfl, name)) for name in names),
-        ]
+        parts.append(f"## {title}")
+        for name in names:
+            parts.append(_directive(f"dcfl.{name}", getattr(dcfl, name)))
+            parts += [_directive(path, locate(path)) for path in NAMED.get(name, ())]
     for name in MODULES:
         parts += [f"## `dcfl.{name}`", *_functions(getattr(dcfl, name))]
     return "\n\n".join(parts)
@@ -108,7 +113,7 @@ def _fields(owner: type) -> dict[str, str]:
         for one in reversed(owner.__mro__)
         if one.__module__.startswith("dcfl")
         for name, kind in vars(one).get("__annotations__", {}).items()
-        if name[0] != "_"
+        if name[0] != "_" and not str(kind).startswith("ClassVar")
     }
 
 
@@ -137,7 +142,15 @@ def with_colons(
     lines[:] = [line.replace(HIDDEN_COLON, ":") for line in lines]
 
 
+def without_checks(
+    app: Sphinx, what: str, name: str, value: object, options: object, given: str, returned: str
+) -> tuple[str, str] | None:
+    """A row's fields are in the table below it; its signature would have how each is checked."""
+    return ("", returned) if given and "FieldInfo(" in given else None
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("autodoc-process-docstring", readable, priority=400)  # before napoleon
     app.connect("autodoc-process-docstring", with_colons, priority=600)  # after it
+    app.connect("autodoc-process-signature", without_checks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

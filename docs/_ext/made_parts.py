@@ -1,6 +1,7 @@
 """Puts what is made from the code in the place of marks such as <!-- made: verbs -->.
 
-A page of a method needs no mark for the picture of its idea.
+A page of a method needs no mark for the picture of its idea. Where a search for some words should
+lead, there is <!-- made: found-by some-words -->.
 """
 
 import re
@@ -13,12 +14,13 @@ import method_facts
 import verbs
 from sphinx.application import Sphinx
 
-MARK = re.compile(r"<!-- made: (?P<what>[\w-]+)(?: (?P<argument>[\w-]+))? -->")
+MARK = re.compile(r"<!-- made: (?P<what>[\w-]+)(?: (?P<argument>[\w.-]+))? -->")
 MAKERS: dict[str, Callable[..., str]] = {
     "api": api.page,
     "config-keys": config_keys.page,
     "verbs": verbs.page,
     "cheat-sheet": verbs.summary,
+    "found-by": lambda words: f"```{{index}} ! {words.replace('-', ' ')}\n```",
     **method_facts.MAKERS,
 }
 

@@ -25,10 +25,24 @@ def test_a_class_that_is_never_recognised_is_a_remark_that_is_open(tmp_path: Pat
     assert caution in page
     assert '<details class="cautions" open>' in page
     assert "unsure (0" not in page
-    both = page_of(
-        [write_run(tmp_path / name, recalls=hidden) for name in ("first", "second")]
-    ).html
-    assert "second never recognises malignant (12 test images)." in both
+
+
+def test_of_several_runs_one_remark_says_how_many(tmp_path: Path) -> None:
+    hidden, seen = recalls(a=(9, 100.0), b=(12, 0.0)), recalls(a=(9, 10.0), b=(12, 10.0))
+
+    def remark(**runs: list[dict[str, Any]]) -> str:
+        folders = {name: tmp_path / f"{len(runs)}{name}" for name in runs}
+        written = [
+            write_run(folders[name], method=name[:-1], seed=int(name[-1]), recalls=found)
+            for name, found in runs.items()
+        ]
+        (found,) = [one for one in page_of(written).cautions if "some class" in one]
+        return found
+
+    one = "1 run of moon never recognises some class: b (12 test images)."
+    assert remark(fedavg0=seen, moon0=hidden) == one
+    several = "1 run of fedavg and 2 runs of moon never recognise some class: b (12 test images)."
+    assert remark(fedavg0=hidden, fedavg1=seen, moon0=hidden, moon1=hidden) == several
 
 
 def test_a_row_for_each_class_with_the_mean_over_seeds(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 import dcfl
 from dcfl.comparisons.groups import group_runs
+from dcfl.report import write_report
 from dcfl.report.charts import accuracy_chart, histogram, loss_chart, matrix, partition_chart, plot
 from dcfl.report.charts import series as line
 from dcfl.report.document import Picture, Section
@@ -87,6 +88,43 @@ def test_every_method_is_in_the_legend_in_a_look_of_its_own(tmp_path: Path) -> N
     grey = {(str(shown._dash_pattern), shown.get_marker()) for shown in legend.get_lines()}  # type: ignore[attr-defined]
     assert len(grey) == len(names)
     assert drawn.get_figwidth() == 3.4  # a column
+
+
+def test_a_number_that_some_methods_have_not_logged_is_drawn_of_the_others(tmp_path: Path) -> None:
+    logged = {number: {"logged": {"batch": number}} for number in (1, 2, 3)}
+    for method, changes in {"fedavg": {}, "moon": logged, "fedprox": logged}.items():
+        for seed in (0, 1):
+            write_run(tmp_path / f"{method}{seed}", method=method, seed=seed, row_changes=changes)
+    write_report(tmp_path, figures=tmp_path / "print")
+    drawn = (tmp_path / "print" / "training-numbers-of-your-own.svg").read_text()
+    assert ">moon<" in drawn
+    assert ">fedprox<" in drawn
+    assert ">fedavg<" not in drawn
+
+
+def test_an_accuracy_is_printed_over_its_costs_and_nothing_else_over_them(tmp_path: Path) -> None:
+    """What papers show: not every quantity over every axis."""
+    for alpha in (0.1, 0.5):
+        for method in ("fedavg", "moon"):
+            for seed in (0, 1):
+                write_run(
+                    tmp_path / f"{method}{alpha}{seed}",
+                    method=method,
+                    seed=seed,
+                    settings={"data.alpha": alpha, "data.seed": seed},
+                    partition_sha256=f"{alpha}{seed}",
+                )
+    write_report(tmp_path, figures=tmp_path / "print", over=["data.alpha"])
+    assert {path.stem for path in (tmp_path / "print").iterdir()} == {
+        "over-data-alpha-ema",
+        "over-data-alpha-ema-against-fedavg",
+        "result-accuracy-over-rounds",
+        "result-accuracy-over-rounds-sent",
+        "result-accuracy-over-rounds-work",
+        "training-test-loss-over-rounds",
+        "who-owned-which-samples-alpha-0-1-seed-0",
+        "who-owned-which-samples-alpha-0-5-seed-0",
+    }
 
 
 def test_dots_of_two_methods_have_different_shapes() -> None:

@@ -183,8 +183,8 @@ def test_sites_that_judge_are_shown_with_their_own_figures(tmp_path: Path) -> No
     write_run(tmp_path / "run", row_changes={1: told, 3: last})
     page = page_of(tmp_path / "run")
     assert page.rows[-2:] == [
-        ["run", "0", "6.00", "3", "40", "100.00"],
-        ["run", "1", "100.00", "1", "120", "50.00"],
+        ["site 0", "–", "40", "6.00", "3", "100.00"],
+        ["site 1", "–", "120", "100.00", "1", "50.00"],
     ]
     assert f"Round 1: node 7 {HOSTILE} cannot be used." in page.text
 
@@ -194,12 +194,12 @@ def test_different_partitions_are_shown_apart(tmp_path: Path) -> None:
         write_run(tmp_path / "split" / name, method=name, partition_sha256=name)
         for seed in (0, 1):
             folder = tmp_path / "seeds" / f"{name}{seed}"
-            write_run(folder, method=name, seed=seed, partition_sha256=f"{seed}")
-    blurred, clear = page_of(tmp_path / "split").text, page_of(tmp_path / "seeds").text
+            seeds = {"data.seed": seed, "federation.seed": seed}
+            write_run(folder, method=name, settings=seeds, partition_sha256=f"{seed}")
+    blurred, clear = page_of(tmp_path / "split").text, page_of(tmp_path / "seeds")
     assert "2 different partitions, so part of a difference" in blurred
-    assert "one: one" in blurred
-    assert "2 different partitions, one for each seed" in clear
-    assert "0: one0 and two0" in clear
+    assert "2 different partitions, one for each seed" in clear.text
+    assert re.findall("<h3>(seed .)</h3>", clear.html) == ["seed 0", "seed 1"]
 
 
 def test_no_path_of_this_machine_is_in_the_page(tmp_path: Path) -> None:

@@ -66,6 +66,23 @@ def test_every_public_name_has_a_place() -> None:
     assert ".. autoexception:: dcfl.errors.ConfigError\n" in page
 
 
+def test_what_public_names_give_is_there_with_the_meaning_of_each_field() -> None:
+    page = made("api").page()
+    for path in ("runs.folder.RecordedRun", "runs.rows.ClientRow", "local_training.LocalTraining"):
+        assert f":: dcfl.{path}\n" in page
+    _, after = page.split(":: dcfl.data.client_data.ClientData\n")
+    rows = [line for line in after.split("```{table}")[1].splitlines() if line.startswith("| `")]
+    assert [line.split("`")[1] for line in rows] == ["images", "classes", "preparation"]
+    assert all(line.split(" | ")[2].strip(" |") for line in rows)
+
+
+def test_a_signature_does_not_say_how_fields_are_checked() -> None:
+    shown = made("api").without_checks
+    wall = "(round: Annotated[int, FieldInfo(annotation=NoneType)])"
+    assert shown(None, "class", "", None, None, wall, "") == ("", "")
+    assert shown(None, "function", "", None, None, "(folder: Path)", "Run") is None
+
+
 @dataclass
 class Commented:
     plain: int = 0

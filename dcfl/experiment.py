@@ -336,6 +336,12 @@ class Experiment:
         return (*self.method.personal, *self.federation.personal)
 
     @property
+    def own_models(self) -> bool:
+        """Whether every client ends with a model of its own: the run is judged by those."""
+        alone = self.federation.baseline == "alone"
+        return alone or bool(self.personal) or self.method.has_own_model
+
+    @property
     def by_clock(self) -> bool:
         """Whether the clock's generator trains, and not the plain one."""
         return self.clock.active or self.federation.selection != "uniform"

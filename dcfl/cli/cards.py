@@ -20,14 +20,13 @@ from dcfl.cli.terminal import (
 from dcfl.config import to_toml
 from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words
-from dcfl.evaluation import OWN_IMAGES, OWN_MIX
 from dcfl.experiment import Experiment
 from dcfl.runs.estimate import Estimate
-from dcfl.runs.evaluations import WEIGHTING, EvaluationRecord, scored_by_sites, worst_words
+from dcfl.runs.evaluations import WEIGHTING, EvaluationRecord, scored_by_sites
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClassRecall, RoundRow, Summary
-from dcfl.runs.summaries import seldom_there
+from dcfl.runs.summaries import global_words, own_words, percent, seldom_there
 from dcfl.system.wording import printable
 
 FEW_CLASSES = 5  # named one by one
@@ -38,28 +37,32 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
     """What `dcfl run` prints at the end."""
     lost = f", {summary.lost} replies lost" if summary.lost else ""
     page, recorded = folder / "report.html", RecordedRun(folder)
-    words, by_sites = accuracy_words(recorded.holdout), scored_by_sites(recorded)
+    by_sites = scored_by_sites(recorded)
+    common = global_words(summary, accuracy_words(recorded.holdout))
+    if summary.personal_models:
+        judged = f"the clients' own models {own_words(summary)}"
+        common += f"; {percent(summary.client_accuracy)} on average at the clients"
+    else:
+        judged = f"the global model's {common}" if recorded.experiment.own_models else common
     lines = [
-        f"{summary.method} on {dataset_words(summary.dataset)}: "
-        f"{words} {_number(summary.final_accuracy)} %, MAX {_number(summary.max_accuracy)}, "
-        f"EMA {_number(summary.ema_accuracy)}, {summary.seconds:.1f} s{lost}",
+        f"{summary.method} on {dataset_words(summary.dataset)}: {judged}; "
+        f"{summary.seconds:.1f} s{lost}",
+        *([f"global  {common}"] if summary.personal_models else []),
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
-        *class_lines(summary.recalls, bool(by_sites and by_sites.weighted)),
+        *class_lines(
+            summary.recalls,
+            bool(by_sites and by_sites.weighted),
+            "of the global model, " if recorded.experiment.own_models else "",
+        ),
         *(f"scored  {note}" for note in _site_notes(by_sites, rounds)),
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
         *([f"best    {best_words(summary)}"] if summary.best_round is not None else []),
-        *([f"clients {personal_words(summary)}"] if summary.personal_models else []),
         *([f"report  {page}"] if page.is_file() else []),
         *(f"absent  {one.sentence}" for one in seldom_there(recorded)[:MOST_ABSENT]),
     ]
     return "\n".join(map(printable, lines))
-
-
-def _number(value: float | None) -> str:
-    """Not known, if a site is absent whose test images belong to it."""
-    return "?" if value is None else f"{value:.2f}"
 
 
 def _site_notes(record: EvaluationRecord | None, rounds: Sequence[RoundRow]) -> list[str]:
@@ -69,7 +72,9 @@ def _site_notes(record: EvaluationRecord | None, rounds: Sequence[RoundRow]) -> 
     return [*dict.fromkeys(notes)]
 
 
-def class_lines(recalls: Sequence[ClassRecall], weighted: bool = False) -> list[str]:
+def class_lines(
+    recalls: Sequence[ClassRecall], weighted: bool = False, whose: str = ""
+) -> list[str]:
     """The share of each class's test images that is recognised, or the lowest; and on a line of
     their own, classes that never are. `weighted`: images count differently, and the share is not
     one of how many there are."""
@@ -86,24 +91,12 @@ def class_lines(recalls: Sequence[ClassRecall], weighted: bool = False) -> list[
     which = "" if shown is known else f"lowest of {len(known):,} classes: "
     missed = [one.name for one in known if one.missed]
     never = [f"missed  never recognised: {_first(missed)}"] if missed else []
-    return [f"recall  {which}{', '.join(words)}", *never]
+    return [f"recall  {whose}{which}{', '.join(words)}", *never]
 
 
 def best_words(summary: Summary) -> str:
-    return f"round {summary.best_round}, {summary.best_accuracy:.2f} %, in best.safetensors"
-
-
-def personal_words(summary: Summary) -> str:
-    """The clients' own models, beside the global one."""
-    known = summary.client_accuracy is not None
-    common = f" ({summary.client_accuracy:.2f} with the global one)" if known else ""
-    return (
-        f"{summary.personal_accuracy:.2f} % on average with their own models{common}, "
-        f"{summary.worst_decile_personal_accuracy:.2f} the "
-        f"{worst_words(summary.personal_models)}; each on "
-        f"{OWN_IMAGES if summary.own_images else OWN_MIX}; "
-        f"{summary.personal_models} of {summary.clients} have a model"
-    )
+    model = "global model of " if summary.personal_models else ""
+    return f"{model}round {summary.best_round}, {summary.best_accuracy:.2f} %, in best.safetensors"
 
 
 def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:

@@ -21,8 +21,10 @@ def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: 
     """A finished run. `images`: those that it was scored on."""
     ended = [f"Run {summary.stopped}."] if summary.stopped else []
     best = f"round {summary.best_round}" if summary.best_round is not None else ""
+    whose = "global model: " if summary.personal_models else ""
     cells = {
-        f"accuracy on {images}": _percent(summary.final_accuracy),
+        "clients' own models": _percent(summary.personal_accuracy),
+        f"{whose}accuracy on {images}": _percent(summary.final_accuracy),
         "MAX": _percent(summary.max_accuracy),
         "EMA": _percent(summary.ema_accuracy),
         "best model": best,

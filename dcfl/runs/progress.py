@@ -69,7 +69,8 @@ class RoundStatus:
 
     def __init__(self, experiment: Experiment) -> None:
         self.rounds, self.began = experiment.federation.rounds, time.perf_counter()
-        self._words = accuracy_words(experiment.data.holdout)
+        whose = "the global model's " if experiment.own_models else ""
+        self._words = whose + accuracy_words(experiment.data.holdout)
         self.first: int | None = None
         self.accuracy = "not scored yet"
         self.clients = 0

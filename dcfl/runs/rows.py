@@ -276,6 +276,12 @@ class Summary(Row):
     virtual_time: Seconds | None = None  # that the run took
 
     @property
+    def judged_accuracy(self) -> float | None:
+        """What the run is judged by: its last model or, if clients have models of their own, those,
+        each on its client's own images."""
+        return self.personal_accuracy if self.personal_models else self.final_accuracy
+
+    @property
     def lost(self) -> int:
         """Replies that did not arrive or were unusable."""
         return self.failed + self.late + self.rejected

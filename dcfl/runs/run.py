@@ -53,6 +53,9 @@ from dcfl.runs.summaries import (
     Spent,
     class_recalls,
     client_rows,
+    global_words,
+    own_words,
+    percent,
     personal_rows,
     reason_to_end,
     require_some_replies,
@@ -129,12 +132,12 @@ class Result:
     def __str__(self) -> str:
         """Four lines, for `print`."""
         of = self.summary
-        scores = (of.final_accuracy, of.max_accuracy, of.ema_accuracy, of.worst_decile_accuracy)
-        last, best, ema, worst = ("?" if score is None else f"{score:.2f} %" for score in scores)
+        worst = f"{percent(of.worst_decile_accuracy)} for the {worst_words(of.clients)}"
+        scores = f"{global_words(of)}\nclients  {worst}"
+        if of.personal_models:
+            scores = f"own models    {own_words(of)}\nglobal model  {global_words(of)}"
         return (
-            f"{of.method} on {of.dataset}, {of.clients} clients, {of.rounds} rounds\n"
-            f"accuracy {last}, MAX {best}, EMA {ema}\n"
-            f"clients  {worst} for the {worst_words(of.clients)}\n"
+            f"{of.method} on {of.dataset}, {of.clients} clients, {of.rounds} rounds\n{scores}\n"
             f"folder   {self.folder}"
         )
 

@@ -16,11 +16,11 @@ from dcfl import tensors as named
 from dcfl.data import Dataset, FederatedData
 from dcfl.engines.engine import OwnScores, SiteScore
 from dcfl.errors import TooFewClients
-from dcfl.evaluation import Evaluation, ema, fairness, finite_or_none
+from dcfl.evaluation import OWN_IMAGES, OWN_MIX, Evaluation, ema, fairness, finite_or_none
 from dcfl.experiment import FederationSettings
 from dcfl.federation import Round
 from dcfl.messages import LOG, Tensors
-from dcfl.runs.evaluations import sum_of_sites
+from dcfl.runs.evaluations import sum_of_sites, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Kept
 from dcfl.runs.prepare import Prepared, privacy_spent
@@ -84,13 +84,13 @@ def reason_to_end(federation: FederationSettings, rounds: RoundsSoFar) -> str:
     images = "kept-back images" if federation.choose_by == "holdout" else "test images"
     if 0 < federation.target_accuracy <= last.accuracy:
         return (
-            f"stopped after round {last.round}: {last.accuracy:.2f} % of the {images} are right, "
-            f"and federation.target_accuracy is {federation.target_accuracy:g}"
+            f"stopped after round {last.round}: the global model has {last.accuracy:.2f} % of the "
+            f"{images} right, and federation.target_accuracy is {federation.target_accuracy:g}"
         )
     if 0 < federation.patience <= rounds.since_best:
         return (
-            f"stopped after round {last.round}: the accuracy on {images} was best in round "
-            f"{best.round} ({best.accuracy:.2f} %), and federation.patience is "
+            f"stopped after round {last.round}: the global model's accuracy on {images} was best in "
+            f"round {best.round} ({best.accuracy:.2f} %), and federation.patience is "
             f"{federation.patience}"
         )
     return ""
@@ -158,6 +158,28 @@ def seldom_there(run: RecordedRun) -> list[Participation]:
     ]
     most = max((one.share for one in found), default=0.0)
     return [one for one in found if one.share < most]
+
+
+def percent(value: float | None) -> str:
+    """Not known, if a site is absent whose test images belong to it."""
+    return "?" if value is None else f"{value:.2f} %"
+
+
+def global_words(summary: Summary, accuracy: str = "accuracy") -> str:
+    """What the model is worth that all clients share."""
+    highest, average = percent(summary.max_accuracy), percent(summary.ema_accuracy)
+    return f"{accuracy} {percent(summary.final_accuracy)}, MAX {highest}, EMA {average}"
+
+
+def own_words(summary: Summary) -> str:
+    """What the clients' own models are worth to them."""
+    worst = percent(summary.worst_decile_personal_accuracy)
+    found, of = summary.personal_models, summary.clients
+    return (
+        f"{percent(summary.judged_accuracy)} on average, each on "
+        f"{OWN_IMAGES if summary.own_images else OWN_MIX}; {worst} the {worst_words(found)}"
+        + (f"; {found} of {of} clients have one" if found < of else "")
+    )
 
 
 class Judged(NamedTuple):

@@ -204,9 +204,12 @@ def test_a_row_per_client_has_both_accuracies(alone: Run, tmp_path: Path) -> Non
         assert f"{value:.2f}" in page
     assert "the clients’ own reached" in page
     card = run_card(summary, RecordedRun.open(run.folder).rounds, "here", run.folder)
-    assert f"{summary.personal_accuracy:.2f} % on average with their own models" in card
-    assert f"({summary.client_accuracy:.2f} with the global one)" in card
-    assert "2 of 4 have a model" in card
+    first, second = card.splitlines()[:2]
+    assert f"the clients' own models {summary.personal_accuracy:.2f} % on average, each on" in first
+    assert "2 of 4 clients have one" in first
+    assert second.startswith(f"global  accuracy {summary.final_accuracy:.2f} %, MAX ")
+    assert second.endswith(f"; {summary.client_accuracy:.2f} % on average at the clients")
+    assert "recall  of the global model, lowest of" in card
 
 
 def test_a_clients_model_is_the_global_one_with_its_own_part(alone: Run) -> None:

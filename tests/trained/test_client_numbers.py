@@ -14,13 +14,14 @@ import torch
 from PIL import Image
 
 import dcfl
-from dcfl.cli.cards import personal_words
+from dcfl.cli.cards import run_card
 from dcfl.data import DataSettings, load_dataset
 from dcfl.data.catalogue import load_own_site
 from dcfl.report import write_report
 from dcfl.report.client_sections import final_accuracies, personal_section
 from dcfl.runs.evaluations import EvaluationRecord
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.progress import RoundStatus
 from dcfl.trained.evaluate import evaluation_of
 
 SITES = ("east", "north", "west")
@@ -122,9 +123,17 @@ def test_personal_models_are_above_the_common_one_wherever_a_number_is_shown(
     assert [row.personal_accuracy for row in fedbn.personal] == pytest.approx(own)
     assert summary.personal_accuracy == pytest.approx(np.mean(own))
     assert summary.worst_decile_personal_accuracy == pytest.approx(min(own))
-    shown = f"{np.mean(own):.2f} %"
-    assert shown in personal_words(summary)
-    assert "each on its own test images" in personal_words(summary)
+    assert summary.judged_accuracy == summary.personal_accuracy
+    shown = f"{np.mean(own):.2f} % on average, each on its own test images; {min(own):.2f} % the"
+    result = dcfl.Result(fedbn.folder, summary, {}, fedbn.model())
+    for text in (run_card(summary, fedbn.rounds, "here", fedbn.folder), str(result)):
+        leading, common = text.index(shown), text.index(f"accuracy {summary.final_accuracy:.2f} %")
+        assert leading < common
+        assert "global" in text[leading:common]
+    html = result._repr_html_()
+    assert html.index(f"{np.mean(own):.2f} %") < html.index(f"{summary.final_accuracy:.2f} %")
+    line, _ = RoundStatus(fedbn.experiment).after(fedbn.rounds[0])
+    assert line.startswith("the global model's accuracy ")
     write_report(fedbn.folder)
     page = (fedbn.folder / "report.html").read_text()
     assert "each on its own test images" in page

@@ -6,6 +6,7 @@ would have been, to the last bit and in any order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,8 @@ CONFIDENCE_BINS = 15  # as in Guo et al., "On Calibration of Modern Neural Netwo
 # in float64 up to 2^29, so that they depend neither on the order nor on who added what.
 STEP = 2.0**-24
 LARGEST_LOSS = 2.0**16  # of one image; a greater one counts as this
+Z = 1.959963984540054  # the normal quantile of 97.5 %: intervals are of 95 %
+Interval = tuple[float, float]  # percent, or percentage points
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -262,6 +265,14 @@ def scores_of(model: nn.Module, images: Images, preparation: Preparation, classe
             here = to_host({"logits": logits, "labels": batch.labels})
             scores += Scores.of(here["logits"], here["labels"])
     return scores
+
+
+def wilson(right: float, images: float) -> Interval:
+    """Of a share of independent images, percent (Wilson, 1927)."""
+    share, spread = right / images, Z * Z / images
+    middle = (share + spread / 2) / (1 + spread)
+    reach = Z / (1 + spread) * math.sqrt(share * (1 - share) / images + spread / images / 4)
+    return 100 * max(middle - reach, 0.0), 100 * min(middle + reach, 1.0)
 
 
 def _binned_odds(logs: Tensor, labels: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -350,12 +350,13 @@ def evaluate(
     """Score a model: accuracy, F1, AUC, calibration, each client.
 
     Written to evaluation.json in the run's folder and shown in its report. Of two runs: the
-    difference of their models on the same images, with a paired test.
+    difference of their models on the same images, with a paired test; with --client K, what each
+    gives that client, on its own images.
     """
-    from dcfl.cli.tables import print_evaluation
+    from dcfl.cli.tables import print_evaluation, print_two_models
     from dcfl.report import write_report
     from dcfl.runs.evaluations import write_evaluation
-    from dcfl.trained.evaluate import evaluation_of
+    from dcfl.trained.evaluate import compare_models, evaluation_of
 
     others = data or []
     source = others[-1] if others and not _is_run(others[-1]) else None
@@ -363,9 +364,16 @@ def evaluate(
     if len(runs) > 2 or not all(map(_is_run, runs[1:])):
         raise ConfigError("evaluate takes one run or two, and one data set after them")
     if len(runs) == 2:
-        if best or client is not None or clients or fine_tune:
-            raise ConfigError("of two runs, the last models are compared: leave the options out")
-        _evaluate_two(runs, source, model_file, as_json)
+        if clients or fine_tune:
+            raise ConfigError("of two runs, two models are compared: --clients is of one")
+        for run in runs if client is None else ():
+            which_model(run, best)
+        found = compare_models(runs, source, model_file, client, best)
+        if as_json:
+            records = {str(run): one.to_json() for run, one in zip(runs, found[:2], strict=True)}
+            print_json({"runs": records, "paired": asdict(found.paired)})
+        else:
+            print_two_models([str(run) for run in runs], found)
         return
     which = which_model(folder, best, client)
     tuned = parts.split(",") if parts else []
@@ -389,20 +397,6 @@ def evaluate(
 
 def _is_run(place: str | Path) -> bool:
     return (Path(place) / "config.toml").is_file()
-
-
-def _evaluate_two(
-    runs: Sequence[Path], data: str | None, model_file: Path | None, as_json: bool
-) -> None:
-    from dcfl.cli.tables import print_two_models
-    from dcfl.trained.evaluate import compare_models
-
-    found = compare_models(runs, data, model_file)
-    if as_json:
-        records = {str(run): one.to_json() for run, one in zip(runs, found[:2], strict=True)}
-        print_json({"runs": records, "paired": asdict(found.paired)})
-    else:
-        print_two_models([str(run) for run in runs], found)
 
 
 AnalysisFolder = Annotated[

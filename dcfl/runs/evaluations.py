@@ -16,10 +16,10 @@ from pydantic import BaseModel, Field, InstanceOf, TypeAdapter
 from torch import Tensor
 
 from dcfl.engines.engine import OwnScores
-from dcfl.evaluation import OWN_IMAGES, OWN_MIX, fairness
+from dcfl.evaluation import OWN_IMAGES, fairness
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import damaged, parsed, validated
-from dcfl.scores import ODDS_BINS, Scores
+from dcfl.scores import ODDS_BINS, Scores, wilson
 from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Text
 from dcfl.system.storage import read_whole, strict_json, write_whole
 
@@ -31,16 +31,18 @@ MOST_SITES = 10  # that a sentence names
 LONGEST_NAME = 60  # characters of the data's name in a file's name
 
 
+Interval = tuple[Percent, Percent]
+
+
 @dataclass(frozen=True)
 class ClientScore:
-    """One client or site on its own images."""
+    """One client or site, on what the record says."""
 
     name: Text
-    images: Count
+    images: Count  # of its own; 0: it has none, and those of all count in its mix of classes
     accuracy: Percent
-    # On the images of the whole evaluation, weighted to the client's own mix of classes.
-    own_mix_accuracy: Percent | None = None
-    fine_tuned_accuracy: Percent | None = None  # the same, after training on the client's images
+    interval: Interval | None = None  # with 95 %; None if the images are not its own
+    fine_tuned_accuracy: Percent | None = None  # after training on the client's images
     by_class: tuple[Count, ...] = ()  # its images of each class, if it counted them itself
 
 
@@ -85,11 +87,12 @@ class EvaluationRecord:
     class_names: tuple[Text, ...]
     scores: InstanceOf[Scores]
     clients: tuple[ClientScore, ...] = ()
-    clients_kind: Text = ""  # of the clients' own images
+    clients_kind: Text = ""  # the images that the clients' numbers are on
     fine_tuned: Count = 0  # for so many epochs, by each client for itself
+    frozen: tuple[Text, ...] = ()  # the parts that this left as they were, because the run did
     # By site: what it keeps to itself, and for which it is not among the clients.
     withheld: Mapping[Text, tuple[Text, ...]] = field(default_factory=dict)
-    interval: tuple[Percent, Percent] | None = None  # of the accuracy, with 95 %
+    interval: Interval | None = None  # of the accuracy, with 95 %
     groups: Count | None = None  # of images that belong together, by which it was taken
     trained_on: Count | None = None  # how many of the images the model has seen; None: not known
 
@@ -149,6 +152,11 @@ class EvaluationRecord:
                 "whether the model was trained on some of these images is not known here: "
                 "if it was, this is no test of it"
             )
+        if self.frozen:
+            notes.append(
+                f"fine-tuning left {', '.join(self.frozen)} frozen, as the run did: --parts all, "
+                f"or naming them, trains them"
+            )
         return [*notes, *([WEIGHTING] if self.weighted else [])]
 
     @property
@@ -172,17 +180,8 @@ class EvaluationRecord:
         return _fairness(client.accuracy for client in self.clients)
 
     @property
-    def own_mix_fairness(self) -> Fairness:
-        return _fairness(client.own_mix_accuracy for client in self.clients)
-
-    @property
     def fine_tuned_fairness(self) -> Fairness:
         return _fairness(client.fine_tuned_accuracy for client in self.clients)
-
-    @property
-    def tuned_on(self) -> str:
-        """What a client is scored on after training on its own images."""
-        return self.clients_kind if self.own_mix_fairness.mean is None else OWN_MIX
 
     def some_clients(self, most: int) -> list[ClientScore]:
         """All of them in their own order or, of more than so many, the worst."""
@@ -235,11 +234,11 @@ class EvaluationRecord:
             found["clients"] = {
                 "kind": self.clients_kind,
                 **self.fairness._asdict(),
-                "own_mix": self.own_mix_fairness._asdict(),
                 "scores": [_client_json(client) for client in self.clients],
             }
         if self.fine_tuned:
             found["fine_tuned"] = self.fine_tuned
+            found["frozen"] = self.frozen
             found["clients"]["fine_tuned"] = self.fine_tuned_fairness._asdict()
         return {**found, "counts": _counts_json(scores)}
 
@@ -261,6 +260,7 @@ def by_sites(
                 one.name,
                 int(one.scores.images),
                 one.scores.accuracy,
+                wilson(float(one.scores.confusion.trace()), one.scores.images),
                 by_class=tuple(int(count) for count in one.scores.images_by_class.tolist()),
             )
             for one in found

@@ -89,8 +89,8 @@ def reason_to_end(federation: FederationSettings, rounds: RoundsSoFar) -> str:
         )
     if 0 < federation.patience <= rounds.since_best:
         return (
-            f"stopped after round {last.round}: the global model's accuracy on {images} was best in "
-            f"round {best.round} ({best.accuracy:.2f} %), and federation.patience is "
+            f"stopped after round {last.round}: the global model's accuracy on {images} was best "
+            f"in round {best.round} ({best.accuracy:.2f} %), and federation.patience is "
             f"{federation.patience}"
         )
     return ""

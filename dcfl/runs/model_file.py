@@ -21,7 +21,7 @@ from dcfl.data.datasets import Size
 from dcfl.engines.engine import Engine, SiteScoring
 from dcfl.errors import CheckpointError, ConfigError, DCFLError, RunFolderError, RunMissing
 from dcfl.evaluation import client_accuracies
-from dcfl.messages import Tensors
+from dcfl.messages import ClientUpdate, Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.adapted import AdaptedModel
 from dcfl.models.own_models import OWN_MODELS, register_model
@@ -176,6 +176,28 @@ def round_file(round: int, client: int | None = None) -> str:
     """The model of a round, with output.keep_every, or what a client sent in it."""
     owner = "" if client is None else f"-client-{client:06d}"
     return f"round-{round:06d}{owner}.safetensors"
+
+
+def read_updates(run: RecordedRun, round: int) -> dict[int, ClientUpdate]:
+    """As `Recorder.keep_update` has written them."""
+    updates = {}
+    for row in run.each_client():
+        path = run.folder / round_file(round, row.client)
+        if row.round != round or not path.is_file():
+            continue
+        try:
+            sent = named.copies(read_tensors(path)[0])
+            weights, upload = named.apart(sent, "weights", "upload")
+        except (CheckpointError, KeyError, ValueError) as error:
+            raise damaged(path, str(error)) from error
+        told = {name: value for name, value in row.metrics.items() if value is not None}
+        sizes = (row.num_examples, row.num_steps)
+        updates[row.client] = ClientUpdate(row.client, weights, upload, *sizes, told)
+    if not updates:
+        raise RunMissing(
+            f"{run.folder} has kept no update of round {round}: see output.keep_updates"
+        )
+    return updates
 
 
 def write_model(path: Path, prepared: Prepared, weights: Tensors) -> None:

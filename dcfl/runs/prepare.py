@@ -27,7 +27,7 @@ from dcfl.engines.engine import Session
 from dcfl.engines.memories import Index
 from dcfl.engines.placement import Load, Placement, place
 from dcfl.engines.runner import ClientRunner, client_runner, expected_upload, two_images
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, LeakWarning
 from dcfl.experiment import Experiment
 from dcfl.federation import Sampling, cohort_size
 from dcfl.methods import Method
@@ -225,12 +225,14 @@ def _tell_of_leaks(dataset: Dataset, weights: str) -> None:
     # Of numbers, equal rows may well be two.
     compared = dataset.users_own and dataset.train.pictures
     if compared and (found := str(identical_pictures(dataset))):
-        warnings.warn(f"identical pictures: {found}; accuracies may be too high", stacklevel=4)
+        text = f"identical pictures: {found}; accuracies may be too high"
+        warnings.warn(text, LeakWarning, stacklevel=4)
     known = trained_on(weights_path(weights).parent, dataset.test) if weights else 0
     if known:
         warnings.warn(
             f"model.weights: trained on {known:,} of the {len(dataset.test):,} images that this "
             f"run is scored on; accuracies will be too high",
+            LeakWarning,
             stacklevel=4,
         )
 

@@ -21,7 +21,7 @@ from dcfl.server import ServerSettings
 from dcfl.server.compression import CompressionSettings
 from dcfl.settings import Settings, key
 
-TrackerName = Literal["tensorboard", "mlflow", "csv"]
+TrackerName = Literal["tensorboard", "csv"]
 USUAL_PARTICIPATION = 0.25
 Precision = Literal["float32", "bfloat16", "float16"]
 

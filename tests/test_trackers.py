@@ -113,7 +113,9 @@ def test_a_library_that_is_not_there_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.warns(UserWarning, match=r"the tracker tensorboard .* pip install .*'dcfl\[tensorboard\]'"):
+    with pytest.warns(
+        UserWarning, match=r"the tracker tensorboard .* pip install .*'dcfl\[tensorboard\]'"
+    ):
         assert len(followed(training(tmp_path / "run", ["tensorboard", "csv"]))) == 4
     assert len(in_csv(tmp_path / "run")) == 4
 

@@ -188,7 +188,7 @@ def _print_result(run: Run, as_json: bool) -> None:
     if as_json:
         print_json({**result.summary.to_json(), "folder": str(run.folder)})
     else:
-        print(run_card(result.summary, result.rounds, run.workers, run.folder))
+        print(run_card(result.summary, result.rounds, run.prepared.workers, run.folder))
 
 
 def _print_ended(summary: Summary, folder: Path, as_json: bool) -> None:

@@ -99,8 +99,8 @@ class EvaluationRecord:
     @property
     def file_name(self) -> str:
         """The same for the same data set and model."""
-        model = f"-client-{self.which}" if isinstance(self.which, int) else f"-{self.which}"
-        model = "" if self.which == "last" else model
+        kind = "client-" if isinstance(self.which, int) else ""
+        model = "" if self.which == "last" else f"-{kind}{self.which}"
         if self.own_data:
             return f"{STEM}{model}.json"
         last_part = re.split(r"[:/\\]", self.data.rstrip("/\\"))[-1]

@@ -6,7 +6,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from dcfl.data import Dataset, load_dataset
 from dcfl.data.catalogue import is_named
 from dcfl.data.datasets import short_name
 from dcfl.data.settings import images_scored
-from dcfl.engines.engine import Connect, Engine, OwnScores, SiteScore
+from dcfl.engines.engine import Connect, Engine, OwnScores, Session, SiteScore
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
 from dcfl.errors import ClientFailure, ClientLost, DCFLError, Interrupted, RunFolderError
@@ -50,7 +50,6 @@ from dcfl.runs.start import (
 )
 from dcfl.runs.summaries import (
     Judged,
-    Spent,
     class_recalls,
     client_rows,
     global_words,
@@ -179,7 +178,7 @@ class Training:
         engine: Engine,
         recorder: Recorder,
         saver: Saver,
-        follower: Following | None,
+        follower: Following,
         stopping: Callable[[], bool],
     ) -> None:
         """`position` moves with every round."""
@@ -260,17 +259,23 @@ class Training:
         round, at, engine = trained.round, self._at, self._engine
         began = time.perf_counter()
         judged = self._judged() if trained.scored else None
-        spent = Spent(trained.seconds, time.perf_counter() - began)
+        waited = time.perf_counter() - began
         dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
-        sites = self._site_scores(judged) if trained.scored else ()
-        absent = engine.sites.absent if trained.scored and engine.sites else ()
-        notices = engine.take_notices()
-        row = round_row(round, judged, spent, at.rounds, dropped, sites, absent, notices)
+        row = round_row(
+            round,
+            judged,
+            at.rounds,
+            seconds=trained.seconds + waited,
+            evaluation_seconds=waited,
+            dropped=dropped,
+            sites=self._site_scores(judged) if trained.scored else (),
+            absent=engine.sites.absent if trained.scored and engine.sites else (),
+            notices=engine.take_notices(),
+        )
         at.rounds = at.rounds.and_then(row)
         site_names = self._prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, judged, site_names))
-        if self._follower is not None:
-            self._follower.round(row)
+        self._follower.round(row)
         if self._output.keeps(row.round):
             self._recorder.keep_model(self._prepared, round.state)
         if self._output.keep_best and at.rounds.best_is(row):
@@ -307,8 +312,7 @@ class Training:
         where = f"after round {self._at.state.round} of {self._federation.rounds}"
         if not self._output.checkpoint or not self._at.rounds.count:
             raise Interrupted(f"stopped {where}")
-        memories = self._engine.memories.save()
-        self._saver.commit(self._engine, self._at.state, memories, self._at.best)
+        self._saver.commit_now(self._engine, self._at.state, self._at.best)
         raise Interrupted(f"stopped {where}; `dcfl resume {self._folder}` continues")
 
     def end(self) -> LastScores:
@@ -453,11 +457,6 @@ class Run:
             recorder.close()
             raise
 
-    @property
-    def workers(self) -> str:
-        """How many processes train, and why so many."""
-        return self.prepared.workers
-
     def stop(self) -> None:
         """Finish the round, write a checkpoint, and end with Interrupted."""
         self._stopping = True
@@ -495,14 +494,22 @@ class Run:
                 yield from training.rounds()
                 last = training.end()
             self._finish(last, saver)
-            if follower is not None:
-                follower.summary = self._summary
+            follower.summary = self._summary
 
     @contextmanager
     def _connected(self) -> Iterator[Engine]:
         """A run that gets no engine leaves no folder behind, which would block the next."""
-        kept = (self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes)
-        session = self.prepared.session(self._start.run, *kept, self._position.rounds.judges)
+        prepared, start = self.prepared, self._start
+        session = Session(
+            start.run,
+            self.experiment,
+            prepared.runner,
+            prepared.placement,
+            self.folder / MEMORIES,
+            start.memories,
+            self._checkpoints.indexes,
+            self._position.rounds.judges,
+        )
         with ExitStack() as stack:
             try:
                 engine = stack.enter_context(self._connect(session))
@@ -511,13 +518,10 @@ class Run:
                 raise
             yield engine
 
-    def _followed(self) -> AbstractContextManager[Following | None]:
-        names = self.experiment.output.trackers
-        if not names and not self._trackers:
-            return nullcontext()
+    def _followed(self) -> AbstractContextManager[Following]:
         settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
         run = FollowedRun(self._start.run, self.folder, settings, self._position.state.round)
-        return following(run, names, self._trackers)
+        return following(run, self.experiment.output.trackers, self._trackers)
 
     def _finish(self, last: LastScores, saver: Saver) -> None:
         """Write the models and the summary, and delete what was for resuming."""

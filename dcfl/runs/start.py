@@ -308,9 +308,14 @@ class Saver:
         return keeps_checkpoint(as_tables(self.prepared.experiment))
 
     def commit_last(self, engine: Engine, state: ServerState, best: Best | None) -> None:
-        """The run has ended: write the checkpoint that stays, unless it is there."""
+        """The run has ended: write the checkpoint that stays."""
         on_schedule = self.prepared.experiment.federation.on_schedule(state.round)
-        if self.keeps and on_schedule and not self.checkpoints.has(state.round):
+        if self.keeps and on_schedule:
+            self.commit_now(engine, state, best)
+
+    def commit_now(self, engine: Engine, state: ServerState, best: Best | None) -> None:
+        """Write the checkpoint, unless it is there."""
+        if not self.checkpoints.has(state.round):
             self.commit(engine, state, engine.memories.save(), best)
 
     def commit(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.data import Dataset, FederatedData
-from dcfl.engines.engine import OwnScores, SiteScore
+from dcfl.engines.engine import OwnScores
 from dcfl.errors import TooFewClients
 from dcfl.evaluation import OWN_IMAGES, OWN_MIX, Evaluation, ema, fairness, finite_or_none
 from dcfl.experiment import FederationSettings
@@ -189,25 +189,11 @@ class Judged(NamedTuple):
     client_accuracies: Tensor  # [clients], percent; on own images or mix of classes; or NaN
 
 
-class Spent(NamedTuple):
-    """Seconds that a round took."""
-
-    training: float
-    evaluating: float  # without those that overlapped with training
-
-
 def round_row(
-    round: Round,
-    judged: Judged | None,
-    spent: Spent,
-    before: RoundsSoFar,
-    dropped: int = 0,
-    sites: tuple[SiteScore, ...] = (),
-    absent: tuple[int, ...] = (),
-    notices: tuple[str, ...] = (),
+    round: Round, judged: Judged | None, before: RoundsSoFar, **measured: Any
 ) -> RoundRow:
-    """`judged`: None after a round whose model was not scored, or not by all sites: `absent`.
-    `before`: the rounds whose MAX and EMA the new row continues."""
+    """`judged`: None after a round whose model was not scored, or not by all sites. `before`: the
+    rounds whose MAX and EMA the new row continues. `measured`: fields that are known already."""
     accuracy, loss = judged.result[:2] if judged else (None, None)
     mean, worst = fairness(judged.client_accuracies) if judged else (None, None)
     outcomes = Counter(client.outcome for client in round.clients)
@@ -225,8 +211,6 @@ def round_row(
         worst_decile_accuracy=worst,
         loss=loss,
         train_loss=_training_loss(round.clients),
-        seconds=spent.training + spent.evaluating,
-        evaluation_seconds=spent.evaluating,
         bytes_up=sum(client.bytes_up for client in round.clients),
         bytes_down=sum(client.bytes_down for client in round.clients),
         sampled=len(round.clients),
@@ -235,12 +219,9 @@ def round_row(
         late=outcomes["late"],
         rejected=outcomes["rejected"],
         used=sum(client.used for client in round.clients),
-        dropped=dropped,
-        sites=sites,
-        absent=absent,
-        notices=notices,
         virtual_time=_virtual_time(round),
         logged={**_means_of_logs(round.clients), **round.logged},
+        **measured,
     )
 
 

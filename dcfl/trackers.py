@@ -8,11 +8,11 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from dcfl.experiment import TrackerName
 from dcfl.messages import LOG
@@ -78,9 +78,13 @@ def numbers(row: Row) -> dict[str, float]:
 
 
 class Following:
-    """The trackers that still follow the run."""
+    """The trackers that still follow the run, by name and of one's own, from its start to its end
+    or failure."""
 
-    def __init__(self, names: Sequence[TrackerName], own: Sequence[Tracker]) -> None:
+    def __init__(
+        self, run: FollowedRun, names: Sequence[TrackerName], own: Sequence[Tracker]
+    ) -> None:
+        self._run = run
         self._trackers: dict[str, Tracker] = {name: TRACKERS[name]() for name in names}
         for tracker in own:
             name = type(tracker).__name__
@@ -88,14 +92,15 @@ class Following:
             self._trackers[unique] = tracker
         self.summary: Summary | None = None  # set when the run has finished
 
-    def start(self, run: FollowedRun) -> None:
-        self._each(lambda tracker: tracker.start(run))
+    def __enter__(self) -> Self:
+        self._each(lambda tracker: tracker.start(self._run))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._each(lambda tracker: tracker.finish(self.summary))
 
     def round(self, row: RoundRow) -> None:
         self._each(lambda tracker: tracker.round(row))
-
-    def finish(self) -> None:
-        self._each(lambda tracker: tracker.finish(self.summary))
 
     def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
@@ -112,19 +117,6 @@ class Following:
                     f"the tracker {name} has failed and no longer follows the run: {reason}",
                     stacklevel=4,
                 )
-
-
-@contextmanager
-def following(
-    run: FollowedRun, names: Sequence[TrackerName], own: Sequence[Tracker]
-) -> Iterator[Following]:
-    """Trackers by name and of one's own, from the run's start to its end or failure."""
-    trackers = Following(names, own)
-    trackers.start(run)
-    try:
-        yield trackers
-    finally:
-        trackers.finish()
 
 
 def without_secrets(text: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,7 @@ def best_words(summary: Summary) -> str:
     return f"{model}round {summary.best_round}, {summary.best_accuracy:.2f} %, in best.safetensors"
 
 
-def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
+def estimate_card(prepared: Prepared, estimate: Estimate) -> str:
     """What `dcfl run --dry-run` prints."""
     experiment = prepared.experiment
     sizes = prepared.data.partition.sizes
@@ -110,8 +109,7 @@ def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
         "what": f"{experiment.method.name} on {experiment.data.dataset}, {model_words(prepared)}",
         "clients": f"{prepared.cohort} of {len(sizes):,} a round, {images} images each; "
         f"{experiment.federation.rounds:,} rounds",
-        "time": f"{duration(estimate.round_seconds)} a round, {duration(estimate.seconds)} in all"
-        f"{_end(now, estimate.seconds)}",
+        "time": f"{duration(estimate.round_seconds)} a round, {duration(estimate.seconds)} in all",
         "memory": f"{megabytes(estimate.peak_bytes)} at most; {free}"
         if estimate.fits
         else f"{megabytes(estimate.peak_bytes)}, and {free}: it does not fit. Fewer engine.workers "
@@ -122,12 +120,6 @@ def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
         "measured": f"{estimate.visits} visits of clients, in {estimate.measured_seconds:.1f} s",
     }
     return "\n".join(printable(f"{label:9}{text}") for label, text in lines.items())
-
-
-def _end(now: datetime, seconds: float) -> str:
-    """When a run that begins now ends; nothing if nobody will wait for it."""
-    days = seconds / 86400
-    return f": begun now it ends {now + timedelta(days):%d %b %H:%M}" if days < 300 else ""
 
 
 def model_words(prepared: Prepared) -> str:

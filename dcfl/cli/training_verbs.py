@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,7 +82,7 @@ def _print_estimate(experiment: Experiment, as_json: bool) -> None:
         print_json({**found.to_json(), "engine": prepared.workers, "config": tables})
     else:
         print(printable_lines(to_toml(tables)))
-        print(f"\n{estimate_card(prepared, found, datetime.now())}")
+        print(f"\n{estimate_card(prepared, found)}")
 
 
 def _announce(asked: Experiment, run: Run) -> None:

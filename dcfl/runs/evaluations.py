@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, InstanceOf, TypeAdapter
 from torch import Tensor
 
 from dcfl.engines.engine import OwnScores
-from dcfl.evaluation import OWN_IMAGES, fairness
+from dcfl.evaluation import OWN_IMAGES, Fairness, fairness
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import damaged, parsed, validated
 from dcfl.scores import ODDS_BINS, Scores, wilson
@@ -44,13 +44,6 @@ class ClientScore:
     interval: Interval | None = None  # with 95 %; None if the images are not its own
     fine_tuned_accuracy: Percent | None = None  # after training on the client's images
     by_class: tuple[Count, ...] = ()  # its images of each class, if it counted them itself
-
-
-class Fairness(NamedTuple):
-    """Over the clients: the mean, and the mean of the worst tenth."""
-
-    mean: float | None
-    worst_tenth: float | None
 
 
 def worst_words(clients: int) -> str:
@@ -338,7 +331,7 @@ def _client_json(client: ClientScore) -> Json:
 
 def _fairness(accuracies: Iterable[float | None]) -> Fairness:
     known = [accuracy for accuracy in accuracies if accuracy is not None]
-    return Fairness(*fairness(torch.tensor(known, dtype=torch.float64)))
+    return fairness(torch.tensor(known, dtype=torch.float64))
 
 
 # The counts. Most bins of odds are empty, so only the others are written: [bin, images].

@@ -232,7 +232,6 @@ def load_model(
     which: Which = "last",
     *,
     model: Network = None,
-    model_file: str | Path | None = None,
     round: int | None = None,
 ) -> FeatureModel:
     """The trained model of a finished run, in evaluation mode, on the CPU.
@@ -250,7 +249,6 @@ def load_model(
             copy of it gets the weights. Or the Python file that defines the network, if the run
             was trained with `--model-file`. The run folder has a copy, `model.py`. It runs only if
             you name it here, so read it first if the folder is not yours.
-        model_file: The same, for a file.
         round: The model after this round, if the run has kept it (`output.keep_every`).
 
     Returns:
@@ -269,8 +267,7 @@ def load_model(
         >>> model(model.preparation.clean(pixels)).logits.shape
         torch.Size([1, 10])
     """
-    network = model_file if model is None else model
-    return load_with_settings(Path(run_folder), which, network, round)[0]
+    return load_with_settings(Path(run_folder), which, model, round)[0]
 
 
 class ModuleSettings(ModelSettings):
@@ -376,7 +373,7 @@ def _require_code(shape: ModelShape, path: Path) -> None:
     if shape.code and own is None:
         raise RunFolderError(
             f"{path.parent} was trained with a network of your own, {name!r}: name its file with "
-            f"--model-file or model_file=; {copy} is a copy, to be read before it is run"
+            f"--model-file or model=; {copy} is a copy, to be read before it is run"
         )
     if own is not None and shape.code != own.file.code_sha256:
         recorded = RecordedRun(path.parent).environment.get("own_files")

@@ -72,6 +72,16 @@ class ExportedGraph(nn.Module):
         return "pixels" if self.wiring.prepare else "images"
 
     @property
+    def input_words(self) -> str:
+        if self.vectors:
+            return f"{self.input_name}, float32 [batch, {self.channels}]"
+        if self.wiring.prepare:
+            shape = f"[batch, {self.size}, {self.size}, {self.channels}]"
+            return f"{self.input_name}, uint8 {shape}, of this very size"
+        shape = f"[batch, {self.channels}, {self.size}, {self.size}]"
+        return f"{self.input_name}, float32 {shape}, normalised"
+
+    @property
     def output_names(self) -> list[str]:
         names = ["probabilities", "logits"] if self.wiring.prepare else ["logits"]
         return [*names, "embedding"] if self.wiring.embedding else names

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,21 +80,15 @@ class Scores:
     def __add__(self, other: Scores) -> Scores:
         if other.classes != self.classes:
             raise ValueError(f"scores of {self.classes} and of {other.classes} classes")
-        return Scores(
-            self.confusion + other.confusion,
-            self.odds + other.odds,
-            self.confidence + other.confidence,
-            self.total_loss + other.total_loss,
-        )
+        return Scores(*(own + its for own, its in zip(self._parts, other._parts, strict=True)))
 
     def weighted(self, weight: float) -> Scores:
         """The scores as if every image were there `weight` times."""
-        return Scores(
-            self.confusion * weight,
-            self.odds * weight,
-            self.confidence * weight,
-            self.total_loss * weight,
-        )
+        return Scores(*(part * weight for part in self._parts))
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.confusion, self.odds, self.confidence, self.total_loss
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scores):
@@ -111,12 +106,8 @@ class Scores:
     @property
     def tensors(self) -> dict[str, Tensor]:
         loss = torch.tensor([self.total_loss], dtype=torch.float64)
-        return {
-            "confusion": self.confusion,
-            "odds": self.odds,
-            "confidence": self.confidence,
-            "total_loss": loss,
-        }
+        names = (field.name for field in fields(self))
+        return dict(zip(names, (*self._parts[:-1], loss), strict=True))
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> Scores:

@@ -21,7 +21,7 @@ from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words
 from dcfl.experiment import Experiment
 from dcfl.runs.estimate import Estimate
-from dcfl.runs.evaluations import WEIGHTING, EvaluationRecord, scored_by_sites
+from dcfl.runs.evaluations import WEIGHTING, scored_by_sites
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClassRecall, RoundRow, Summary
@@ -37,6 +37,9 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
     lost = f", {summary.lost} replies lost" if summary.lost else ""
     page, recorded = folder / "report.html", RecordedRun(folder)
     by_sites = scored_by_sites(recorded)
+    # The accuracy may be weighted though the sites that told their classes are not.
+    weighted = any(site.weight < 1 for row in rounds[-1:] for site in row.sites)
+    notes = [*(by_sites.notes if by_sites else []), *([WEIGHTING] if weighted else [])]
     common = global_words(summary, accuracy_words(recorded.holdout))
     if summary.personal_models:
         judged = f"the clients' own models {own_words(summary)}"
@@ -53,7 +56,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
             bool(by_sites and by_sites.weighted),
             "of the global model, " if recorded.experiment.own_models else "",
         ),
-        *(f"scored  {note}" for note in _site_notes(by_sites, rounds)),
+        *(f"scored  {note}" for note in dict.fromkeys(notes)),
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
@@ -62,13 +65,6 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         *(f"absent  {one.sentence}" for one in seldom_there(recorded)[:MOST_ABSENT]),
     ]
     return "\n".join(map(printable, lines))
-
-
-def _site_notes(record: EvaluationRecord | None, rounds: Sequence[RoundRow]) -> list[str]:
-    """The accuracy may be weighted though the sites that told their classes are not."""
-    weighted = any(site.weight < 1 for row in rounds[-1:] for site in row.sites)
-    notes = [*(record.notes if record else []), *([WEIGHTING] if weighted else [])]
-    return [*dict.fromkeys(notes)]
 
 
 def class_lines(

@@ -227,7 +227,14 @@ class EvaluationRecord:
             found["clients"] = {
                 "kind": self.clients_kind,
                 **self.fairness._asdict(),
-                "scores": [_client_json(client) for client in self.clients],
+                "scores": [
+                    {
+                        key: value
+                        for key, value in asdict(client).items()
+                        if key != "by_class" or value
+                    }
+                    for client in self.clients
+                ],
             }
         if self.fine_tuned:
             found["fine_tuned"] = self.fine_tuned
@@ -322,11 +329,6 @@ def read_evaluation(path: Path) -> EvaluationRecord:
     if any(client.by_class and len(client.by_class) != len(names) for client in record.clients):
         raise damaged(path, "a client's images are not of these classes")
     return record
-
-
-def _client_json(client: ClientScore) -> Json:
-    found = asdict(client)
-    return found if client.by_class else {k: v for k, v in found.items() if k != "by_class"}
 
 
 def _fairness(accuracies: Iterable[float | None]) -> Fairness:

@@ -302,7 +302,8 @@ def load_with_settings(
         weights = {**weights, **read_personal_part(path.parent, which, weights)}
     settings: ModelSettings
     if isinstance(network, nn.Module):
-        model, settings = _copy_of(network, weights, path), ModuleSettings(_name_of(network))
+        own = network.module if isinstance(network, AdaptedModel) else network
+        model, settings = _copy_of(network, weights, path), ModuleSettings(type(own).__name__)
     else:
         named_here = "" if network is None else register_model(Path(network))
         if not shape.settings:
@@ -334,10 +335,6 @@ def _copy_of(module: nn.Module, weights: Tensors, path: Path) -> FeatureModel:
         raise ConfigError("model= takes what was trained: dcfl.adapt(module) makes it of a module")
     _require_fitting(module, weights, path, own=True)
     return copy.deepcopy(module)
-
-
-def _name_of(module: nn.Module) -> str:
-    return type(module.module if isinstance(module, AdaptedModel) else module).__name__
 
 
 def _model_path(folder: Path, which: Kept) -> Path:

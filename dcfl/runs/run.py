@@ -466,7 +466,10 @@ class Run:
         with ExitStack() as at_the_end:
             with reproducible(self.experiment.engine.threads), self._connected() as engine:
                 # Not earlier: an engine forks its workers, and trackers start threads.
-                follower = at_the_end.enter_context(self._followed())
+                settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
+                at, names = self._position, self.experiment.output.trackers
+                followed = FollowedRun(at.run, self.folder, settings, at.state.round)
+                follower = at_the_end.enter_context(Following(followed, names, self._trackers))
                 training = Training(engine, saver, follower, stopping=lambda: self._stopping)
                 yield from training.rounds()
                 found = training.end()
@@ -494,12 +497,6 @@ class Run:
                 self._recorder.withdraw()
                 raise
             yield engine
-
-    def _followed(self) -> Following:
-        settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
-        at = self._position
-        run = FollowedRun(at.run, self.folder, settings, at.state.round)
-        return Following(run, self.experiment.output.trackers, self._trackers)
 
     def _finish(
         self,

@@ -197,7 +197,8 @@ def round_row(
     accuracy, loss = judged.result[:2] if judged else (None, None)
     mean, worst = fairness(judged.client_accuracies) if judged else (None, None)
     outcomes = Counter(client.outcome for client in round.clients)
-    number = round.state.round
+    timed = any(client.ended is not None for client in round.clients)
+    number, clock = round.state.round, round.state.clock
     highest, average = _continued(before, "accuracy", accuracy, number)
     highest_mean, average_mean = _continued(before, "client_accuracy", mean, number)
     return RoundRow(
@@ -219,15 +220,10 @@ def round_row(
         late=outcomes["late"],
         rejected=outcomes["rejected"],
         used=sum(client.used for client in round.clients),
-        virtual_time=_virtual_time(round),
+        virtual_time=clock.now if clock and timed else None,
         logged={**_means_of_logs(round.clients), **round.logged},
         **measured,
     )
-
-
-def _virtual_time(round: Round) -> float | None:
-    timed = any(client.ended is not None for client in round.clients)
-    return round.state.clock.now if round.state.clock and timed else None
 
 
 def _continued(

@@ -66,7 +66,7 @@ def embed_pictures(
         files,
         np.array(labels, np.int64),
         np.concatenate(predicted),
-        classifier.class_names,
+        classifier.model.class_names,
         skipped,
     )
 
@@ -90,7 +90,6 @@ def require_npz(path: Path) -> None:
 
 def write_embeddings(path: Path, embedded: EmbeddedPictures) -> None:
     """An .npz of plain numbers and text, whole or not at all."""
-    require_npz(path)
     with replacing(path) as partial, partial.open("wb") as stream:
         np.savez(
             stream,

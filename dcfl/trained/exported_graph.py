@@ -171,11 +171,6 @@ def _quiet_exporter() -> Iterator[None]:
             logging.disable(before)
 
 
-def _program(graph: ExportedGraph, example: Tensor) -> torch.export.ExportedProgram:
-    any_batch = {"inputs": {0: torch.export.Dim.DYNAMIC}}
-    return torch.export.export(graph, (example,), dynamic_shapes=any_batch)
-
-
 CLASS_NAMES = "class_names"  # JSON in every exported file: the classes in the order of the outputs
 
 
@@ -211,8 +206,9 @@ def _torchscript_load(path: Path, _: ExportedGraph) -> Runtime:
 
 
 def _onnx_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
+    any_batch = {"inputs": {0: torch.export.Dim.DYNAMIC}}
     program: Any = torch.onnx.export(
-        _program(graph, example),
+        torch.export.export(graph, (example,), dynamic_shapes=any_batch),
         input_names=[graph.input_name],
         output_names=graph.output_names,
         dynamo=True,

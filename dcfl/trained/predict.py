@@ -91,7 +91,7 @@ def predict(
     places = [pictures] if isinstance(pictures, str | Path) else list(pictures)
     classifier = open_classifier(Path(run_folder), which, model)
     blocks = classifier.look_at(places)
-    return (one for seen in blocks for one in _predictions(seen, classifier.class_names, top))
+    return (one for seen in blocks for one in _predictions(seen, classifier.model.class_names, top))
 
 
 def _predictions(seen: Seen, names: tuple[str, ...], top: int) -> Iterator[Prediction]:

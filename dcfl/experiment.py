@@ -390,11 +390,12 @@ class Experiment:
         key = next((key for key, value in choosing.items() if value), None)
         if key is None:
             return
-        if self.personal:
+        if self.personal or federation.baseline == "alone":
             own = "federation.personal" if federation.personal else f"method {self.method.name}"
+            own = own if self.personal else "federation.baseline"
             raise ConfigError(
-                f"{key} goes by the global model, whose personal part nobody trains: leave out "
-                f"{key} or {own}"
+                f"{key} goes by the global model, of which nobody trains the clients' own part: "
+                f"leave out {key} or {own}"
             )
         if not held_out and federation.choose_by != "test":
             raise ConfigError(

@@ -239,6 +239,10 @@ def test_head_epochs_and_choices_need_what_they_are_about(tmp_path: Path) -> Non
         experiment(tmp_path, **{"federation.personal": []})
     with pytest.raises(ConfigError, match=r"output\.keep_best goes by the global model"):
         experiment(tmp_path, **{"output.keep_best": True, "data.holdout": 0.1})
+    alone = {"federation.personal": [], "training.head_epochs": 0, "method.name": "fedavg"}
+    alone |= {"federation.baseline": "alone", "federation.patience": 3, "data.holdout": 0.1}
+    with pytest.raises(ConfigError, match=r"patience goes by .* or federation\.baseline"):
+        experiment(tmp_path, **alone)
     with pytest.raises(ConfigError, match="must be 0"):
         experiment(tmp_path, **{"training.head_epochs": -1})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -198,15 +198,9 @@ class EvaluationRecord:
         """First the numbers, then the counts that they follow from."""
         scores = self.scores
         found: Json = {
-            "data": self.data,
-            "own_data": self.own_data,
-            "kind": self.kind,
-            "which": self.which,
-            "weights_sha256": self.weights_sha256,
+            **{name: getattr(self, name) for name in WRITTEN},
             "images": _whole(self.images),
             "accuracy": scores.accuracy,
-            "interval": self.interval,
-            "groups": self.groups,
             "most_frequent": self.most_frequent._asdict(),
             "balanced_accuracy": scores.balanced_accuracy,
             "macro_f1": scores.macro_f1,
@@ -216,17 +210,14 @@ class EvaluationRecord:
             "loss": scores.loss,
             "classes_without_images": self.absent,
             "classes": [row._asdict() for row in self.class_rows],
+            "notes": self.notes,
         }
-        if self.withheld:
-            found["withheld"] = {name: [*words] for name, words in self.withheld.items()}
-        if self.trained_on is not None:
-            found["trained_on"] = self.trained_on
-        if self.notes:
-            found["notes"] = self.notes
         if self.clients:
+            tuned = {"fine_tuned": self.fine_tuned_fairness._asdict()} if self.fine_tuned else {}
             found["clients"] = {
                 "kind": self.clients_kind,
                 **self.fairness._asdict(),
+                **tuned,
                 "scores": [
                     {
                         key: value
@@ -236,11 +227,15 @@ class EvaluationRecord:
                     for client in self.clients
                 ],
             }
-        if self.fine_tuned:
-            found["fine_tuned"] = self.fine_tuned
-            found["frozen"] = self.frozen
-            found["clients"]["fine_tuned"] = self.fine_tuned_fairness._asdict()
         return {**found, "counts": _counts_json(scores)}
+
+
+# Of a record, as they are; the others are written with what follows from them.
+WRITTEN = tuple(
+    field.name
+    for field in fields(EvaluationRecord)
+    if field.name not in ("class_names", "scores", "clients", "clients_kind")
+)
 
 
 def by_sites(

@@ -45,7 +45,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         judged = f"the clients' own models {own_words(summary)}"
         common += f"; {percent(summary.client_accuracy)} on average at the clients"
     else:
-        judged = f"the global model's {common}" if recorded.experiment.own_models else common
+        judged = f"the global model's {common}" if recorded.own_models else common
     lines = [
         f"{summary.method} on {dataset_words(summary.dataset)}: {judged}; "
         f"{summary.seconds:.1f} s{lost}",
@@ -54,7 +54,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         *class_lines(
             summary.recalls,
             bool(by_sites and by_sites.weighted),
-            "of the global model, " if recorded.experiment.own_models else "",
+            "of the global model, " if recorded.own_models else "",
         ),
         *(f"scored  {note}" for note in dict.fromkeys(notes)),
         f"engine  {engine}",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -269,6 +270,13 @@ class RecordedRun:
         """The recorded experiment, with the folder's current path."""
         tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
         return config.experiment_from(None, tables)
+
+    @property
+    def own_models(self) -> bool:
+        """Whether its clients end with models of their own; no, if its method is not known here."""
+        with suppress(ConfigError):
+            return self.experiment.own_models
+        return False
 
     @property
     def holdout(self) -> float:

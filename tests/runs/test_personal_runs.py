@@ -210,6 +210,9 @@ def test_a_row_per_client_has_both_accuracies(alone: Run, tmp_path: Path) -> Non
     assert second.startswith(f"global  accuracy {summary.final_accuracy:.2f} %, MAX ")
     assert second.endswith(f"; {summary.client_accuracy:.2f} % on average at the clients")
     assert "recall  of the global model, lowest of" in card
+    config = run.folder / "config.toml"
+    config.write_text(config.read_text().replace('"scaffold"', '"somebodys"'))
+    assert run_card(summary, [], "here", run.folder).startswith(first.partition(" on ")[0])
 
 
 def test_a_clients_model_is_the_global_one_with_its_own_part(alone: Run) -> None:

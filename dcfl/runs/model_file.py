@@ -306,10 +306,15 @@ def load_with_settings(
         model, settings = _copy_of(network, weights, path), ModuleSettings(type(own).__name__)
     else:
         named_here = "" if network is None else register_model(Path(network))
-        if not shape.settings:
-            shape = _as_built_by(named_here, shape, path)
-        else:
+        if shape.settings:
             _require_code(shape, path)
+        elif named_here:  # for the weights of a module from Python, the network of the file
+            shape = shape.model_copy(update={"settings": ModelSettings(named_here).architecture})
+        else:
+            raise RunFolderError(
+                f"{path.parent} was trained with a module from Python: give it as model=, or name "
+                f"a file that builds it with --model-file or model="
+            )
         model, settings = _rebuilt(shape, weights, path)
     model.load_state_dict(weights)
     model.class_names = tuple(shape.class_names)
@@ -318,16 +323,6 @@ def load_with_settings(
     height_width = (size, size) if isinstance(size, int) else size
     model.image_shape = tuple(shape.inputs) or (*height_width, channels)
     return model.eval(), settings
-
-
-def _as_built_by(name: str, shape: ModelShape, path: Path) -> ModelShape:
-    """For the weights of a module from Python, the network of the user's file."""
-    if not name:
-        raise RunFolderError(
-            f"{path.parent} was trained with a module from Python: give it as model=, or name a "
-            f"file that builds it with --model-file or model="
-        )
-    return shape.model_copy(update={"settings": ModelSettings(name).architecture})
 
 
 def _copy_of(module: nn.Module, weights: Tensors, path: Path) -> FeatureModel:

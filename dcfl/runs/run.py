@@ -23,7 +23,14 @@ from dcfl.data.settings import images_scored
 from dcfl.engines.engine import Connect, Engine, OwnScores, Session, SiteScore
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
-from dcfl.errors import ClientFailure, ClientLost, DCFLError, Interrupted, RunFolderError
+from dcfl.errors import (
+    ClientFailure,
+    ClientLost,
+    DCFLError,
+    Interrupted,
+    RunFolderError,
+    TooFewClients,
+)
 from dcfl.evaluation import Evaluation, client_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
@@ -56,7 +63,6 @@ from dcfl.runs.summaries import (
     percent,
     personal_rows,
     reason_to_end,
-    require_some_replies,
     require_usable_rounds,
     round_row,
     summarise,
@@ -507,7 +513,10 @@ class Run:
     ) -> None:
         """Write the models and the summary, and delete what was for resuming."""
         at, prepared = self._position, self.prepared
-        require_some_replies(at.rounds, self.folder)
+        if not at.rounds.used:  # the model never changed: there is no result
+            raise TooFewClients(
+                f"no round had enough usable replies; the rounds are in {self.folder}"
+            )
         models: dict[Kept, Tensors] = {"last": at.state.weights}
         if at.best is not None:
             models["best"] = at.best.weights

@@ -114,12 +114,6 @@ def require_usable_rounds(
     )
 
 
-def require_some_replies(rounds: RoundsSoFar, folder: Path) -> None:
-    """Refuse to finish a run whose model never changed: it has no result."""
-    if not rounds.used:
-        raise TooFewClients(f"no round had enough usable replies; the rounds are in {folder}")
-
-
 class Participation(NamedTuple):
     """How often a site took part in a run."""
 

@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -107,21 +107,14 @@ def graph_of(model: FeatureModel, settings: ModelSettings, wiring: Wiring) -> Ex
     settings = replace(settings, weights="", weights_skip=(), freeze=())
     if settings.head.startswith(SIDE) and wiring.embedding != "projection":
         settings = replace(settings, head="none")
+        channels, size = cast(tuple[int, Size], model.built_for)
+        other = build_model(settings, channels, size, len(model.class_names), seed=0)
         state = {k: v for k, v in model.state_dict().items() if not within(k, (SIDE,))}
-        model = rebuilt(model, settings, state)
+        other.load_state_dict(state)
+        other.class_names, other.preparation = model.class_names, model.preparation
+        other.image_shape, other.built_for = model.image_shape, model.built_for
+        model = other.eval()
     return ExportedGraph(model.float(), settings, wiring)
-
-
-def rebuilt(
-    model: FeatureModel, settings: ModelSettings, weights: Mapping[str, Tensor]
-) -> FeatureModel:
-    """The network of these settings with these weights, for the inputs of `model`."""
-    channels, size = cast(tuple[int, Size], model.built_for)
-    other = build_model(settings, channels, size, len(model.class_names), seed=0)
-    other.load_state_dict(weights)
-    other.class_names, other.preparation = model.class_names, model.preparation
-    other.image_shape, other.built_for = model.image_shape, model.built_for
-    return other.eval()
 
 
 Runtime = Callable[[Tensor], tuple[Tensor, ...]]  # an exported file, ready to be called

@@ -65,7 +65,8 @@ def evaluate(
 
     Args:
         run_folder: The folder of a run that has finished.
-        data: Nothing: the images that the run was scored on. Or a folder of class folders, an .npz
+        data: Nothing: the images that the run was scored on, of a client's own model the client's
+            own if it has any. Or a folder of class folders, an .npz
             file, a data set as in `data.dataset` (`"folder:PATH"`, `"cifar10"`), or a Dataset,
             with classes that the model knows. Its test images count, or all if it has none.
         which: "last", the model after the last round, or "best", if the run has kept it; or the

@@ -46,6 +46,8 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         common += f"; {percent(summary.client_accuracy)} on average at the clients"
     else:
         judged = f"the global model's {common}" if recorded.own_models else common
+    best = f"round {summary.best_round}, {percent(summary.best_accuracy)}"
+    best = f"global model of {best}" if summary.personal_models else best
     lines = [
         f"{summary.method} on {dataset_words(summary.dataset)}: {judged}; "
         f"{summary.seconds:.1f} s{lost}",
@@ -60,7 +62,7 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
-        *([f"best    {best_words(summary)}"] if summary.best_round is not None else []),
+        *([f"best    {best}, in best.safetensors"] if summary.best_round is not None else []),
         *([f"report  {page}"] if page.is_file() else []),
         *(f"absent  {one.sentence}" for one in seldom_there(recorded)[:MOST_ABSENT]),
     ]
@@ -87,11 +89,6 @@ def class_lines(
     missed = [one.name for one in known if one.missed]
     never = [f"missed  never recognised: {_first(missed)}"] if missed else []
     return [f"recall  {whose}{which}{', '.join(words)}", *never]
-
-
-def best_words(summary: Summary) -> str:
-    model = "global model of " if summary.personal_models else ""
-    return f"{model}round {summary.best_round}, {summary.best_accuracy:.2f} %, in best.safetensors"
 
 
 def estimate_card(prepared: Prepared, estimate: Estimate) -> str:

@@ -42,7 +42,7 @@ from dcfl.runs.connect import connect
 from dcfl.runs.evaluations import by_sites, worst_words, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for
 from dcfl.runs.identity import flat, of_kind
-from dcfl.runs.model_file import Kept, keep_personal_models
+from dcfl.runs.model_file import Kept, keep_personal_models, round_file, write_model
 from dcfl.runs.prepare import prepare, with_own_data
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import ClassRecall, PersonalRow, RoundRow, Summary, data_frame
@@ -268,8 +268,9 @@ class Training:
         self._recorder.round(row, client_rows(round, judged, site_names))
         self._follower.round(row)
         if self._output.keeps(row.round):
-            self._recorder.keep_model(self._prepared, round.state)
-        if self._output.keep_best and at.rounds.best_is(row):
+            path = self._folder / round_file(row.round)
+            write_model(path, self._prepared, round.state.weights)
+        if self._output.keep_best and at.rounds.best and at.rounds.best.round == row.round:
             at.best = Best(row.round, round.state.weights)
         if trained.saved is not None:
             self._saver.commit(engine, round.state, trained.saved)

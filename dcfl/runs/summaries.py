@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
@@ -54,9 +54,6 @@ class RoundsSoFar:
     @property
     def count(self) -> int:
         return self.last.round if self.last else 0
-
-    def best_is(self, row: RoundRow) -> bool:
-        return self.best is not None and self.best.round == row.round
 
     def and_then(self, row: RoundRow) -> RoundsSoFar:
         so_far = RoundsSoFar(
@@ -191,6 +188,9 @@ def round_row(
     accuracy, loss = judged.result[:2] if judged else (None, None)
     mean, worst = fairness(judged.client_accuracies) if judged else (None, None)
     outcomes = Counter(client.outcome for client in round.clients)
+    logs = dict.fromkeys(n for client in round.clients for n in client.metrics if n[:4] == LOG)
+    found = {n: _mean_of(n, round.clients, lambda client: client.num_examples) for n in logs}
+    means = {n.removeprefix(LOG): mean for n, mean in found.items() if mean is not None}
     timed = any(client.ended is not None for client in round.clients)
     number, clock = round.state.round, round.state.clock
     highest, average = _continued(before, "accuracy", accuracy, number)
@@ -205,7 +205,7 @@ def round_row(
         ema_client_accuracy=average_mean,
         worst_decile_accuracy=worst,
         loss=loss,
-        train_loss=_training_loss(round.clients),
+        train_loss=_mean_of("loss", round.clients, lambda client: client.num_steps),
         bytes_up=sum(client.bytes_up for client in round.clients),
         bytes_down=sum(client.bytes_down for client in round.clients),
         sampled=len(round.clients),
@@ -215,7 +215,7 @@ def round_row(
         rejected=outcomes["rejected"],
         used=sum(client.used for client in round.clients),
         virtual_time=clock.now if clock and timed else None,
-        logged={**_means_of_logs(round.clients), **round.logged},
+        logged={**means, **round.logged},
         **measured,
     )
 
@@ -232,24 +232,14 @@ def _continued(
     return max(highest, value), ema([average, value], rounds=[before.known[quantity], round])
 
 
-def _training_loss(clients: Sequence[ClientReport]) -> float | None:
-    """The mean over all steps of all clients with a valid reply that told it."""
-    valid = [client for client in clients if client.outcome == "ok" and "loss" in client.metrics]
-    steps = sum(client.num_steps for client in valid)
-    total = sum(client.metrics["loss"] * client.num_steps for client in valid)
-    return total / steps if steps else None
-
-
-def _means_of_logs(clients: Sequence[ClientReport]) -> dict[str, float]:
-    """What clients with a valid reply have logged, weighted by their images."""
-    valid = [client for client in clients if client.outcome == "ok"]
-    names = dict.fromkeys(name for client in valid for name in client.metrics if name[:4] == LOG)
-    means = {}
-    for name in names:
-        told = [client for client in valid if name in client.metrics]
-        total = sum(client.metrics[name] * client.num_examples for client in told)
-        means[name.removeprefix(LOG)] = total / sum(client.num_examples for client in told)
-    return means
+def _mean_of(
+    name: str, clients: Sequence[ClientReport], weight: Callable[[ClientReport], int]
+) -> float | None:
+    """The mean of a metric over all clients with a valid reply that told it."""
+    told = [client for client in clients if client.outcome == "ok" and name in client.metrics]
+    total = sum(client.metrics[name] * weight(client) for client in told)
+    weights = sum(map(weight, told))
+    return total / weights if weights else None
 
 
 def client_rows(

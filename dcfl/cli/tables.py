@@ -200,20 +200,16 @@ def class_table(record: EvaluationRecord) -> Table:
 
 
 def print_analyses(analyses: Sequence[Analysis]) -> None:
+    """A column per run."""
     for start in range(0, len(analyses), RUNS_PER_TABLE):
-        stdout.print(numbers_table(analyses[start : start + RUNS_PER_TABLE]))
+        some = analyses[start : start + RUNS_PER_TABLE]
+        table = new_table("", *(analysis.label for analysis in some))
+        for row in zip(*map(_numbers, some), strict=True):
+            table.add_row(row[0][0], *(value for _, value in row))
+        stdout.print(table)
     for analysis in analyses:
         for caution in analysis.cautions:
             print(printable(f"dcfl: warning: {analysis.label}: {caution}"), file=sys.stderr)
-
-
-def numbers_table(analyses: Sequence[Analysis]) -> Table:
-    """A column per run."""
-    table = new_table("", *(analysis.label for analysis in analyses))
-    for row in zip(*map(_numbers, analyses), strict=True):
-        name, _ = row[0]
-        table.add_row(name, *(value for _, value in row))
-    return table
 
 
 def _numbers(analysis: Analysis) -> Iterator[tuple[str, str]]:

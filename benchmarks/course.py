@@ -25,7 +25,7 @@ from dcfl.analysis.drift import Beheld, compare_clients, mean_turn, trainable
 from dcfl.analysis.similarity import drawn, look_at, measure_similarity
 from dcfl.client import frozen
 from dcfl.config import Table, Tables
-from dcfl.engines.engine import Engine
+from dcfl.engines.engine import Engine, Session
 from dcfl.engines.runner import reproducible
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate, sample_cohort
@@ -62,7 +62,8 @@ def follow(experiment: Experiment, rounds: Collection[int], clients: int = 10) -
     round each time, of which nothing is kept: the training is the same as without looking."""
     prepared = prepare(experiment)
     with TemporaryDirectory() as folder, reproducible(prepared.experiment.engine.threads):
-        session = prepared.session("course", Path(folder) / "memories", {}, [])
+        where = (prepared.runner, prepared.placement, Path(folder) / "memories")
+        session = Session("course", prepared.experiment, *where)
         with connect(session) as engine:
             yield from _Course(prepared, engine, clients).moments(rounds)
 

@@ -27,6 +27,10 @@ class SettingsWarning(UserWarning):
     """The settings are valid but probably not what the user wants."""
 
 
+class LeakWarning(UserWarning):
+    """Accuracies may be too high: what is scored is known from training."""
+
+
 def require(condition: bool, message: str) -> None:
     """Check a value in the `__post_init__` of a settings dataclass."""
     if not condition:

@@ -103,13 +103,19 @@ def finite_or_none(accuracy: float) -> float | None:
     return accuracy if math.isfinite(accuracy) else None
 
 
-def fairness(accuracies: Tensor) -> tuple[float | None, float | None]:
-    """The mean over clients, and the mean over the worst tenth of them (at least one)."""
+class Fairness(NamedTuple):
+    """Over the clients: the mean, and the mean of the worst tenth (at least one of them)."""
+
+    mean: float | None
+    worst_tenth: float | None
+
+
+def fairness(accuracies: Tensor) -> Fairness:
     known = accuracies[accuracies.isfinite()]
     if not len(known):
-        return None, None
+        return Fairness(None, None)
     worst = known.topk(max(1, len(known) // 10), largest=False).values
-    return float(known.mean()), float(worst.mean())
+    return Fairness(float(known.mean()), float(worst.mean()))
 
 
 def ema(values: Sequence[float], decay: float = 0.9, rounds: Sequence[int] | None = None) -> float:

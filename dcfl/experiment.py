@@ -21,7 +21,7 @@ from dcfl.server import ServerSettings
 from dcfl.server.compression import CompressionSettings
 from dcfl.settings import Settings, key
 
-TrackerName = Literal["tensorboard", "mlflow", "csv"]
+TrackerName = Literal["tensorboard", "csv"]
 USUAL_PARTICIPATION = 0.25
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -336,6 +336,12 @@ class Experiment:
         return (*self.method.personal, *self.federation.personal)
 
     @property
+    def own_models(self) -> bool:
+        """Whether every client ends with a model of its own: the run is judged by those."""
+        alone = self.federation.baseline == "alone"
+        return alone or bool(self.personal) or self.method.has_own_model
+
+    @property
     def by_clock(self) -> bool:
         """Whether the clock's generator trains, and not the plain one."""
         return self.clock.active or self.federation.selection != "uniform"
@@ -384,11 +390,12 @@ class Experiment:
         key = next((key for key, value in choosing.items() if value), None)
         if key is None:
             return
-        if self.personal:
+        if self.personal or federation.baseline == "alone":
             own = "federation.personal" if federation.personal else f"method {self.method.name}"
+            own = own if self.personal else "federation.baseline"
             raise ConfigError(
-                f"{key} goes by the global model, whose personal part nobody trains: leave out "
-                f"{key} or {own}"
+                f"{key} goes by the global model, of which nobody trains the clients' own part: "
+                f"leave out {key} or {own}"
             )
         if not held_out and federation.choose_by != "test":
             raise ConfigError(

@@ -6,9 +6,11 @@ would have been, to the last bit and in any order.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +30,8 @@ CONFIDENCE_BINS = 15  # as in Guo et al., "On Calibration of Modern Neural Netwo
 # in float64 up to 2^29, so that they depend neither on the order nor on who added what.
 STEP = 2.0**-24
 LARGEST_LOSS = 2.0**16  # of one image; a greater one counts as this
+Z = 1.959963984540054  # the normal quantile of 97.5 %: intervals are of 95 %
+Interval = tuple[float, float]  # percent, or percentage points
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,21 +80,15 @@ class Scores:
     def __add__(self, other: Scores) -> Scores:
         if other.classes != self.classes:
             raise ValueError(f"scores of {self.classes} and of {other.classes} classes")
-        return Scores(
-            self.confusion + other.confusion,
-            self.odds + other.odds,
-            self.confidence + other.confidence,
-            self.total_loss + other.total_loss,
-        )
+        return Scores(*(own + its for own, its in zip(self._parts, other._parts, strict=True)))
 
     def weighted(self, weight: float) -> Scores:
         """The scores as if every image were there `weight` times."""
-        return Scores(
-            self.confusion * weight,
-            self.odds * weight,
-            self.confidence * weight,
-            self.total_loss * weight,
-        )
+        return Scores(*(part * weight for part in self._parts))
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        return self.confusion, self.odds, self.confidence, self.total_loss
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Scores):
@@ -108,12 +106,8 @@ class Scores:
     @property
     def tensors(self) -> dict[str, Tensor]:
         loss = torch.tensor([self.total_loss], dtype=torch.float64)
-        return {
-            "confusion": self.confusion,
-            "odds": self.odds,
-            "confidence": self.confidence,
-            "total_loss": loss,
-        }
+        names = (field.name for field in fields(self))
+        return dict(zip(names, (*self._parts[:-1], loss), strict=True))
 
     @classmethod
     def of_tensors(cls, tensors: Mapping[str, Tensor], classes: int) -> Scores:
@@ -262,6 +256,14 @@ def scores_of(model: nn.Module, images: Images, preparation: Preparation, classe
             here = to_host({"logits": logits, "labels": batch.labels})
             scores += Scores.of(here["logits"], here["labels"])
     return scores
+
+
+def wilson(right: float, images: float) -> Interval:
+    """Of a share of independent images, percent (Wilson, 1927)."""
+    share, spread = right / images, Z * Z / images
+    middle = (share + spread / 2) / (1 + spread)
+    reach = Z / (1 + spread) * math.sqrt(share * (1 - share) / images + spread / images / 4)
+    return 100 * max(middle - reach, 0.0), 100 * min(middle + reach, 1.0)
 
 
 def _binned_odds(logs: Tensor, labels: Tensor) -> Tensor:

@@ -7,13 +7,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from dcfl.experiment import TrackerName
 from dcfl.messages import LOG
@@ -21,9 +20,6 @@ from dcfl.runs.rows import RoundRow, Row, Summary
 from dcfl.system.storage import open_to_append, read_whole, storage, write_whole
 from dcfl.system.wording import csv_line, install_command, one_line
 
-PROJECT = "dcfl"  # where a tracker sorts runs into projects or experiments
-LONGEST_VALUE = 500  # characters of a setting; some of MLflow's stores refuse longer ones
-MOST_AT_ONCE = 100  # settings in a message to MLflow
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 SHORTEST_SECRET = 6  # a shorter value of a variable may be part of any text
 IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+@")  # user:password@
@@ -82,9 +78,13 @@ def numbers(row: Row) -> dict[str, float]:
 
 
 class Following:
-    """The trackers that still follow the run."""
+    """The trackers that still follow the run, by name and of one's own, from its start to its end
+    or failure."""
 
-    def __init__(self, names: Sequence[TrackerName], own: Sequence[Tracker]) -> None:
+    def __init__(
+        self, run: FollowedRun, names: Sequence[TrackerName], own: Sequence[Tracker]
+    ) -> None:
+        self._run = run
         self._trackers: dict[str, Tracker] = {name: TRACKERS[name]() for name in names}
         for tracker in own:
             name = type(tracker).__name__
@@ -92,14 +92,15 @@ class Following:
             self._trackers[unique] = tracker
         self.summary: Summary | None = None  # set when the run has finished
 
-    def start(self, run: FollowedRun) -> None:
-        self._each(lambda tracker: tracker.start(run))
+    def __enter__(self) -> Self:
+        self._each(lambda tracker: tracker.start(self._run))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._each(lambda tracker: tracker.finish(self.summary))
 
     def round(self, row: RoundRow) -> None:
         self._each(lambda tracker: tracker.round(row))
-
-    def finish(self) -> None:
-        self._each(lambda tracker: tracker.finish(self.summary))
 
     def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
@@ -116,19 +117,6 @@ class Following:
                     f"the tracker {name} has failed and no longer follows the run: {reason}",
                     stacklevel=4,
                 )
-
-
-@contextmanager
-def following(
-    run: FollowedRun, names: Sequence[TrackerName], own: Sequence[Tracker]
-) -> Iterator[Following]:
-    """Trackers by name and of one's own, from the run's start to its end or failure."""
-    trackers = Following(names, own)
-    trackers.start(run)
-    try:
-        yield trackers
-    finally:
-        trackers.finish()
 
 
 def without_secrets(text: str) -> str:
@@ -186,54 +174,7 @@ class ToTensorBoard:
         self._writer.close()
 
 
-class ToMLflow:
-    """A run in the experiment `dcfl`, in the store that MLflow itself uses. MLFLOW_TRACKING_URI and
-    MLFLOW_EXPERIMENT_NAME choose others."""
-
-    def start(self, run: FollowedRun) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # before MLflow reads it
-        from mlflow.tracking import MlflowClient
-
-        self._client = MlflowClient()
-        title = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
-        known = self._client.get_experiment_by_name(title)
-        experiment = known.experiment_id if known else self._client.create_experiment(title)
-        # A run is found again by its own id: MLflow gives it another.
-        found = self._client.search_runs([experiment], f"tags.`dcfl.run` = '{run.id}'")
-        if found:
-            self._run = found[0].info.run_id
-            self._client.update_run(self._run, status="RUNNING")
-        else:
-            tags = {"dcfl.run": run.id}
-            self._run = self._client.create_run(experiment, None, tags, run.name).info.run_id
-            self._log_settings(run)
-        history = self._client.get_metric_history(self._run, "sampled") if found else []
-        self._logged = max((metric.step for metric in history), default=0)
-
-    def _log_settings(self, run: FollowedRun) -> None:
-        from mlflow.entities import Param
-
-        values = [Param(key, str(value)[:LONGEST_VALUE]) for key, value in run.settings.items()]
-        for first in range(0, len(values), MOST_AT_ONCE):
-            self._client.log_batch(self._run, params=values[first : first + MOST_AT_ONCE])
-
-    def round(self, row: RoundRow) -> None:
-        from mlflow.entities import Metric
-
-        if row.round <= self._logged:  # repeated, with the same numbers
-            return
-        now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, row.round) for name, value in numbers(row).items()]
-        self._client.log_batch(self._run, metrics=metrics)
-
-    def finish(self, summary: Summary | None) -> None:
-        if summary is not None:
-            self._client.set_tag(self._run, "dcfl.weights_sha256", summary.weights_sha256)
-        self._client.set_terminated(self._run, "FINISHED" if summary else "KILLED")
-
-
 TRACKERS: dict[TrackerName, Callable[[], Tracker]] = {
     "tensorboard": ToTensorBoard,
-    "mlflow": ToMLflow,
     "csv": ToCSV,
 }

@@ -64,42 +64,17 @@ def in_tensorboard(folder: Path) -> Curve:
     return [(event.step, event.value) for event in events.Scalars("accuracy")]
 
 
-def in_mlflow(folder: Path) -> Curve:
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient()
-    found = client.get_experiment_by_name("dcfl")
-    assert found is not None
-    (run,) = client.search_runs([found.experiment_id])  # one, though it was resumed
-    assert run.info.run_name == folder.name
-    assert run.info.status == "FINISHED"
-    assert run.data.params["method.name"] == "moon"
-    assert "output.dir" not in run.data.params
-    history = client.get_metric_history(run.info.run_id, "accuracy")
-    return sorted((metric.step, metric.value) for metric in history)
-
-
 READERS: dict[TrackerName, Callable[[Path], Curve]] = {
     "csv": in_csv,
     "tensorboard": in_tensorboard,
-    "mlflow": in_mlflow,
 }
-SLOW = ("mlflow",)  # a database of its own
 
 
 def test_every_name_has_its_tracker() -> None:
     assert set(TRACKERS) == set(get_args(TrackerName)) == set(READERS)
 
 
-@pytest.fixture
-def own_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-
-
-@pytest.mark.usefixtures("own_stores")
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in READERS]
-)
+@pytest.mark.parametrize("name", READERS)
 def test_it_follows_a_run_that_is_stopped_resumed_and_made_longer(
     name: TrackerName, tmp_path: Path
 ) -> None:
@@ -137,9 +112,11 @@ def test_rounds_that_are_repeated_appear_once(tmp_path: Path) -> None:
 def test_a_library_that_is_not_there_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "mlflow.tracking", None)
-    with pytest.warns(UserWarning, match=r"the tracker mlflow .* pip install .*'dcfl\[mlflow\]'"):
-        assert len(followed(training(tmp_path / "run", ["mlflow", "csv"]))) == 4
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.warns(
+        UserWarning, match=r"the tracker tensorboard .* pip install .*'dcfl\[tensorboard\]'"
+    ):
+        assert len(followed(training(tmp_path / "run", ["tensorboard", "csv"]))) == 4
     assert len(in_csv(tmp_path / "run")) == 4
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,13 @@ from dcfl.cli.terminal import (
 from dcfl.config import to_toml
 from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words
-from dcfl.evaluation import OWN_IMAGES, OWN_MIX
 from dcfl.experiment import Experiment
 from dcfl.runs.estimate import Estimate
-from dcfl.runs.evaluations import WEIGHTING, EvaluationRecord, scored_by_sites, worst_words
+from dcfl.runs.evaluations import WEIGHTING, scored_by_sites
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClassRecall, RoundRow, Summary
-from dcfl.runs.summaries import seldom_there
+from dcfl.runs.summaries import global_words, own_words, percent, seldom_there
 from dcfl.system.wording import printable
 
 FEW_CLASSES = 5  # named one by one
@@ -38,38 +36,42 @@ def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: 
     """What `dcfl run` prints at the end."""
     lost = f", {summary.lost} replies lost" if summary.lost else ""
     page, recorded = folder / "report.html", RecordedRun(folder)
-    words, by_sites = accuracy_words(recorded.holdout), scored_by_sites(recorded)
+    by_sites = scored_by_sites(recorded)
+    # The accuracy may be weighted though the sites that told their classes are not.
+    weighted = any(site.weight < 1 for row in rounds[-1:] for site in row.sites)
+    notes = [*(by_sites.notes if by_sites else []), *([WEIGHTING] if weighted else [])]
+    common = global_words(summary, accuracy_words(recorded.holdout))
+    if summary.personal_models:
+        judged = f"the clients' own models {own_words(summary)}"
+        common += f"; {percent(summary.client_accuracy)} on average at the clients"
+    else:
+        judged = f"the global model's {common}" if recorded.own_models else common
+    best = f"round {summary.best_round}, {percent(summary.best_accuracy)}"
+    best = f"global model of {best}" if summary.personal_models else best
     lines = [
-        f"{summary.method} on {dataset_words(summary.dataset)}: "
-        f"{words} {_number(summary.final_accuracy)} %, MAX {_number(summary.max_accuracy)}, "
-        f"EMA {_number(summary.ema_accuracy)}, {summary.seconds:.1f} s{lost}",
+        f"{summary.method} on {dataset_words(summary.dataset)}: {judged}; "
+        f"{summary.seconds:.1f} s{lost}",
+        *([f"global  {common}"] if summary.personal_models else []),
         sparkline([row.accuracy for row in rounds if row.accuracy is not None], 40),
-        *class_lines(summary.recalls, bool(by_sites and by_sites.weighted)),
-        *(f"scored  {note}" for note in _site_notes(by_sites, rounds)),
+        *class_lines(
+            summary.recalls,
+            bool(by_sites and by_sites.weighted),
+            "of the global model, " if recorded.own_models else "",
+        ),
+        *(f"scored  {note}" for note in dict.fromkeys(notes)),
         f"engine  {engine}",
         f"weights {summary.weights_sha256[:16]}",
         *([f"ended   {summary.stopped}"] if summary.stopped else []),
-        *([f"best    {best_words(summary)}"] if summary.best_round is not None else []),
-        *([f"clients {personal_words(summary)}"] if summary.personal_models else []),
+        *([f"best    {best}, in best.safetensors"] if summary.best_round is not None else []),
         *([f"report  {page}"] if page.is_file() else []),
         *(f"absent  {one.sentence}" for one in seldom_there(recorded)[:MOST_ABSENT]),
     ]
     return "\n".join(map(printable, lines))
 
 
-def _number(value: float | None) -> str:
-    """Not known, if a site is absent whose test images belong to it."""
-    return "?" if value is None else f"{value:.2f}"
-
-
-def _site_notes(record: EvaluationRecord | None, rounds: Sequence[RoundRow]) -> list[str]:
-    """The accuracy may be weighted though the sites that told their classes are not."""
-    weighted = any(site.weight < 1 for row in rounds[-1:] for site in row.sites)
-    notes = [*(record.notes if record else []), *([WEIGHTING] if weighted else [])]
-    return [*dict.fromkeys(notes)]
-
-
-def class_lines(recalls: Sequence[ClassRecall], weighted: bool = False) -> list[str]:
+def class_lines(
+    recalls: Sequence[ClassRecall], weighted: bool = False, whose: str = ""
+) -> list[str]:
     """The share of each class's test images that is recognised, or the lowest; and on a line of
     their own, classes that never are. `weighted`: images count differently, and the share is not
     one of how many there are."""
@@ -86,27 +88,10 @@ def class_lines(recalls: Sequence[ClassRecall], weighted: bool = False) -> list[
     which = "" if shown is known else f"lowest of {len(known):,} classes: "
     missed = [one.name for one in known if one.missed]
     never = [f"missed  never recognised: {_first(missed)}"] if missed else []
-    return [f"recall  {which}{', '.join(words)}", *never]
+    return [f"recall  {whose}{which}{', '.join(words)}", *never]
 
 
-def best_words(summary: Summary) -> str:
-    return f"round {summary.best_round}, {summary.best_accuracy:.2f} %, in best.safetensors"
-
-
-def personal_words(summary: Summary) -> str:
-    """The clients' own models, beside the global one."""
-    known = summary.client_accuracy is not None
-    common = f" ({summary.client_accuracy:.2f} with the global one)" if known else ""
-    return (
-        f"{summary.personal_accuracy:.2f} % on average with their own models{common}, "
-        f"{summary.worst_decile_personal_accuracy:.2f} the "
-        f"{worst_words(summary.personal_models)}; each on "
-        f"{OWN_IMAGES if summary.own_images else OWN_MIX}; "
-        f"{summary.personal_models} of {summary.clients} have a model"
-    )
-
-
-def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
+def estimate_card(prepared: Prepared, estimate: Estimate) -> str:
     """What `dcfl run --dry-run` prints."""
     experiment = prepared.experiment
     sizes = prepared.data.partition.sizes
@@ -117,8 +102,7 @@ def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
         "what": f"{experiment.method.name} on {experiment.data.dataset}, {model_words(prepared)}",
         "clients": f"{prepared.cohort} of {len(sizes):,} a round, {images} images each; "
         f"{experiment.federation.rounds:,} rounds",
-        "time": f"{duration(estimate.round_seconds)} a round, {duration(estimate.seconds)} in all"
-        f"{_end(now, estimate.seconds)}",
+        "time": f"{duration(estimate.round_seconds)} a round, {duration(estimate.seconds)} in all",
         "memory": f"{megabytes(estimate.peak_bytes)} at most; {free}"
         if estimate.fits
         else f"{megabytes(estimate.peak_bytes)}, and {free}: it does not fit. Fewer engine.workers "
@@ -129,12 +113,6 @@ def estimate_card(prepared: Prepared, estimate: Estimate, now: datetime) -> str:
         "measured": f"{estimate.visits} visits of clients, in {estimate.measured_seconds:.1f} s",
     }
     return "\n".join(printable(f"{label:9}{text}") for label, text in lines.items())
-
-
-def _end(now: datetime, seconds: float) -> str:
-    """When a run that begins now ends; nothing if nobody will wait for it."""
-    days = seconds / 86400
-    return f": begun now it ends {now + timedelta(days):%d %b %H:%M}" if days < 300 else ""
 
 
 def model_words(prepared: Prepared) -> str:

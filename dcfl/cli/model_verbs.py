@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,19 +28,15 @@ from dcfl.cli.options import (
     which_model,
 )
 from dcfl.errors import ConfigError, DatasetCorrupt, DCFLError
-from dcfl.system.storage import replacing, strict_json
+from dcfl.system.storage import replacing
 from dcfl.system.wording import csv_line, printable, say
 
 if TYPE_CHECKING:
-    from dcfl.trained.exported_graph import ExportedGraph
+    from dcfl.system.json_types import Json
     from dcfl.trained.predict import Prediction, Tally
 
 
-class Layer(StrEnum):
-    projection = "projection"
-    features = "features"
-
-
+Layer = Literal["projection", "features"]
 WhichLayer = Annotated[
     Layer,
     typer.Option(
@@ -65,7 +60,7 @@ def embed(
         ),
     ],
     out: FeatureFile = Path("features.npz"),
-    layer: WhichLayer = Layer.projection,
+    layer: WhichLayer = "projection",
     size: Annotated[
         int, typer.Option(min=0, max=1024, help="Of a data set's images, in pixels; 0: as it is.")
     ] = 0,
@@ -90,7 +85,7 @@ def embed(
         return
     folder, pictures = Path(what[0]), what[1:]
     which = which_model(folder, best, client)
-    embedded = embed_pictures(folder, pictures, layer.value, which, model_file)
+    embedded = embed_pictures(folder, pictures, layer, which, model_file)
     write_embeddings(out, embedded)
     count, width = embedded.features.shape
     print(printable(f"features  {out}: {count:,} pictures, {width} numbers each"))
@@ -102,10 +97,7 @@ def embed(
         raise DatasetCorrupt(f"{len(embedded.skipped):,} of {total:,} pictures were skipped")
 
 
-class Format(StrEnum):
-    onnx = "onnx"
-    torchscript = "torchscript"
-    safetensors = "safetensors"
+Format = Literal["onnx", "torchscript", "safetensors"]
 
 
 def export(
@@ -143,10 +135,10 @@ def export(
     from dcfl.trained.export import ExportOptions, export_model
 
     options = ExportOptions(
-        format=format.value,
+        format=format,
         which=which_model(folder, best, client),
         prepare=prepare,
-        embedding=embedding.value if embedding else None,
+        embedding=embedding,
         out=out,
         license=license,
     )
@@ -155,18 +147,9 @@ def export(
     print(printable(f"card   {exported.card}"))
     if exported.script is not None:
         print(printable(f"script {exported.script}: labels pictures, without dcfl"))
-    print(f"in     {_input_line(exported.graph)}")
+    print(f"in     {exported.graph.input_words}")
     print(f"out    {', '.join(exported.graph.output_names)}")
     print(f"equal to the model within {exported.difference:.1g} on {exported.compared_on}")
-
-
-def _input_line(graph: ExportedGraph) -> str:
-    channels, size = graph.channels, graph.size
-    if graph.vectors:
-        return f"{graph.input_name}, float32 [batch, {channels}]"
-    if not graph.wiring.prepare:
-        return f"{graph.input_name}, float32 [batch, {channels}, {size}, {size}], normalised"
-    return f"{graph.input_name}, uint8 [batch, {size}, {size}, {channels}], of this very size"
 
 
 Show = Callable[["Prediction"], None]
@@ -199,26 +182,28 @@ def predict(
     which = which_model(folder, best, client)
     predictions = trained.predict(folder, pictures, top=top, which=which, model=model_file)
     tally = trained.Tally()
-    with _csv_rows(csv_file, top) as write_row, _json_rows(as_json, tally) as print_json_row:
-        shows = [show for show in (write_row, print_json_row) if show is not None]
+    rows: list[Json] = []
+    with _csv_rows(csv_file, top) as write_row:
         for prediction in predictions:
             tally.add(prediction)
             if prediction.skipped:
-                _tell_skipped(prediction)
-            for show in shows or [_print_row]:
-                show(prediction)
-    if not as_json:
+                line = f"dcfl: warning: {prediction.picture}: skipped ({prediction.skipped})"
+                print(printable(line), file=sys.stderr)
+            if write_row is not None:
+                write_row(prediction)
+            if as_json:
+                rows.append(prediction.to_json())
+            elif write_row is None:
+                _print_row(prediction)
+    if as_json:
+        print_json({"pictures": rows, "totals": {**vars(tally), "accuracy": tally.accuracy}})
+    else:
         _print_totals(tally, csv_file)
     if tally.skipped:
         sys.stdout.flush()
         raise DatasetCorrupt(
             f"{tally.skipped:,} of {tally.pictures:,} pictures could not be read and were skipped"
         )
-
-
-def _tell_skipped(prediction: Prediction) -> None:
-    line = f"dcfl: warning: {prediction.picture}: skipped ({prediction.skipped})"
-    print(printable(line), file=sys.stderr)
 
 
 def _print_totals(tally: Tally, csv_file: Path | None) -> None:
@@ -235,7 +220,7 @@ def _print_totals(tally: Tally, csv_file: Path | None) -> None:
 
 
 def _print_row(prediction: Prediction) -> None:
-    """Print a prediction as it comes: a table that waits for its last row would hold them all."""
+    """As it comes: a table would wait for its last row."""
     from rich.cells import set_cell_size
 
     if prediction.skipped:
@@ -267,34 +252,6 @@ def _csv_rows(path: Path | None, top: int) -> Iterator[Show | None]:
             stream.write(csv_line([*row, *(cell for pair in shares for cell in pair)]))
 
         yield write_row
-
-
-@contextmanager
-def _json_rows(wanted: bool, tally: Tally) -> Iterator[Show | None]:
-    """One JSON object, printed row by row."""
-    if not wanted:
-        yield None
-        return
-    print('{"pictures": [', end="")
-
-    def print_row(prediction: Prediction) -> None:
-        comma = "\n" if tally.pictures == 1 else ",\n"
-        print(f"{comma}  {strict_json(as_json(prediction))}", end="")
-
-    yield print_row
-    totals = strict_json({**vars(tally), "accuracy": tally.accuracy})
-    print(f'\n], "totals": {totals}}}')
-
-
-def as_json(prediction: Prediction) -> dict[str, Any]:
-    return {
-        "picture": str(prediction.picture),
-        "label": prediction.label,
-        "ranking": [candidate._asdict() for candidate in prediction.ranking],
-        "truth": prediction.truth,
-        "skipped": prediction.skipped or None,
-        "trained_on": prediction.trained_on,
-    }
 
 
 Data = Annotated[
@@ -350,12 +307,13 @@ def evaluate(
     """Score a model: accuracy, F1, AUC, calibration, each client.
 
     Written to evaluation.json in the run's folder and shown in its report. Of two runs: the
-    difference of their models on the same images, with a paired test.
+    difference of their models on the same images, with a paired test; with --client K, what each
+    gives that client, on its own images.
     """
-    from dcfl.cli.tables import print_evaluation
+    from dcfl.cli.tables import print_evaluation, print_two_models
     from dcfl.report import write_report
     from dcfl.runs.evaluations import write_evaluation
-    from dcfl.trained.evaluate import evaluation_of
+    from dcfl.trained.evaluate import compare_models, evaluation_of
 
     others = data or []
     source = others[-1] if others and not _is_run(others[-1]) else None
@@ -363,9 +321,16 @@ def evaluate(
     if len(runs) > 2 or not all(map(_is_run, runs[1:])):
         raise ConfigError("evaluate takes one run or two, and one data set after them")
     if len(runs) == 2:
-        if best or client is not None or clients or fine_tune:
-            raise ConfigError("of two runs, the last models are compared: leave the options out")
-        _evaluate_two(runs, source, model_file, as_json)
+        if clients or fine_tune:
+            raise ConfigError("of two runs, two models are compared: --clients is of one")
+        for run in runs if client is None else ():
+            which_model(run, best)
+        found = compare_models(runs, source, model_file, client, best)
+        if as_json:
+            records = {str(run): one.to_json() for run, one in zip(runs, found[:2], strict=True)}
+            print_json({"runs": records, "paired": asdict(found.paired)})
+        else:
+            print_two_models([str(run) for run in runs], found)
         return
     which = which_model(folder, best, client)
     tuned = parts.split(",") if parts else []
@@ -391,20 +356,6 @@ def _is_run(place: str | Path) -> bool:
     return (Path(place) / "config.toml").is_file()
 
 
-def _evaluate_two(
-    runs: Sequence[Path], data: str | None, model_file: Path | None, as_json: bool
-) -> None:
-    from dcfl.cli.tables import print_two_models
-    from dcfl.trained.evaluate import compare_models
-
-    found = compare_models(runs, data, model_file)
-    if as_json:
-        records = {str(run): one.to_json() for run, one in zip(runs, found[:2], strict=True)}
-        print_json({"runs": records, "paired": asdict(found.paired)})
-    else:
-        print_two_models([str(run) for run in runs], found)
-
-
 AnalysisFolder = Annotated[
     Path | None,
     typer.Option(
@@ -422,14 +373,8 @@ WithDrift = Annotated[
 ]
 
 
-class LayoutName(StrEnum):
-    pca = "pca"
-    tsne = "tsne"
-    umap = "umap"
-
-
 PictureLayout = Annotated[
-    LayoutName,
+    Literal["pca", "tsne", "umap"],
     typer.Option("--layout", help="The picture of the embeddings: principal directions, or t-SNE."),
 ]
 
@@ -440,7 +385,7 @@ def analyse(
     figures: FiguresFolder = None,
     clients: DriftClients = 10,
     drift: WithDrift = True,
-    layout: PictureLayout = LayoutName.pca,
+    layout: PictureLayout = "pca",
     method_file: MethodFile = None,
     model_file: ModelFile = None,
     as_json: AsJSON = False,
@@ -461,7 +406,7 @@ def analyse(
     if out is None:
         out = folders[0] / "analysis" if len(folders) == 1 else Path("analysis")
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
-    analyses = analyse_runs(list(runs.values()), clients, drift, tell, layout.value)
+    analyses = analyse_runs(list(runs.values()), clients, drift, tell, layout)
     page = write_analysis(analyses, out, figures)
     if as_json:
         print_json({"runs": [analysis.as_json() for analysis in analyses], "page": str(page)})

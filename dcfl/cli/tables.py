@@ -14,7 +14,6 @@ from rich.text import Text
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
 from dcfl.comparisons.standing import Standing
 from dcfl.data.dataset_summary import MANY_CLIENTS, PERCENTILES, Overview
-from dcfl.evaluation import OWN_MIX
 from dcfl.report.evaluation_section import client_table, some_names
 from dcfl.report.methods_table import methods_table
 from dcfl.report.text import number
@@ -148,7 +147,8 @@ def print_evaluation(record: EvaluationRecord) -> None:
 def print_two_models(names: Sequence[str], found: TwoModels) -> None:
     for name, record in zip(names, (found.first, found.second), strict=True):
         accuracy = f"{number(record.scores.accuracy)} % ({record.interval_words})"
-        print(printable(f"{name}: {accuracy}, on {record.images:,.0f} {record.images_words}"))
+        images = f"{record.images:,.0f} {record.images_words}"
+        print(printable(f"{name}, {record.model}: {accuracy}, on {images}"))
         for note in record.notes:
             print(printable(f"  {note}"))
     paired = found.paired
@@ -174,23 +174,14 @@ def _scores(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
     yield "AUC", f"{number(scores.mean_auc, 4)} (one class against the rest; {error})"
     yield "calibration error", f"{number(scores.calibration_error)} %"
     yield "cross-entropy", number(scores.loss, 4)
-    mixes = f"{record.kind} in {OWN_MIX}"
-    tuned = mixes if record.tuned_on == OWN_MIX else record.tuned_on
-    one = len(record.clients) == 1
-    for name, found, kind in (
-        (record.clients[0].name if one else "clients", record.fairness, record.clients_kind),
-        ("", record.own_mix_fairness, mixes),
-        ("fine-tuned", record.fine_tuned_fairness, tuned),
-    ):
-        if found.mean is not None and found.worst_tenth is not None:
-            yield name, _fairness(found.mean, found.worst_tenth, len(record.clients), kind)
-
-
-def _fairness(mean: float, worst: float, clients: int, kind: str) -> str:
-    if clients == 1:
-        return f"{number(mean)} % on {kind}"
-    worst_ones = worst_words(clients)
-    return f"{number(mean)} % on average, {number(worst)} % the {worst_ones}; each on {kind}"
+    clients, kind = len(record.clients), record.clients_kind
+    who = record.clients[0].name if clients == 1 else "clients"
+    for name, (mean, worst) in ((who, record.fairness), ("fine-tuned", record.fine_tuned_fairness)):
+        if mean is not None and worst is not None and clients == 1:
+            yield name, f"{number(mean)} % on {kind}"
+        elif mean is not None and worst is not None:
+            worst_ones = f"{number(worst)} % the {worst_words(clients)}"
+            yield name, f"{number(mean)} % on average, {worst_ones}; each on {kind}"
 
 
 def class_table(record: EvaluationRecord) -> Table:
@@ -209,20 +200,16 @@ def class_table(record: EvaluationRecord) -> Table:
 
 
 def print_analyses(analyses: Sequence[Analysis]) -> None:
+    """A column per run."""
     for start in range(0, len(analyses), RUNS_PER_TABLE):
-        stdout.print(numbers_table(analyses[start : start + RUNS_PER_TABLE]))
+        some = analyses[start : start + RUNS_PER_TABLE]
+        table = new_table("", *(analysis.label for analysis in some))
+        for row in zip(*map(_numbers, some), strict=True):
+            table.add_row(row[0][0], *(value for _, value in row))
+        stdout.print(table)
     for analysis in analyses:
         for caution in analysis.cautions:
             print(printable(f"dcfl: warning: {analysis.label}: {caution}"), file=sys.stderr)
-
-
-def numbers_table(analyses: Sequence[Analysis]) -> Table:
-    """A column per run."""
-    table = new_table("", *(analysis.label for analysis in analyses))
-    for row in zip(*map(_numbers, analyses), strict=True):
-        name, _ = row[0]
-        table.add_row(name, *(value for _, value in row))
-    return table
 
 
 def _numbers(analysis: Analysis) -> Iterator[tuple[str, str]]:

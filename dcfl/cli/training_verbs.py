@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,7 +26,6 @@ from dcfl.system.wording import printable, printable_lines, say
 
 if TYPE_CHECKING:
     from dcfl.experiment import Experiment
-    from dcfl.runs.rows import Summary
     from dcfl.runs.run import Run
 
 Allowed = Annotated[
@@ -83,7 +80,7 @@ def _print_estimate(experiment: Experiment, as_json: bool) -> None:
         print_json({**found.to_json(), "engine": prepared.workers, "config": tables})
     else:
         print(printable_lines(to_toml(tables)))
-        print(f"\n{estimate_card(prepared, found, datetime.now())}")
+        print(f"\n{estimate_card(prepared, found)}")
 
 
 def _announce(asked: Experiment, run: Run) -> None:
@@ -120,7 +117,10 @@ def resume(
     if recorded.summary and rounds in (None, recorded.config["federation"].get("rounds")):
         with suppress(RunFolderError):
             Run.resume(folder)  # cleans up, then refuses with the message below
-        _print_ended(recorded.summary, folder, as_json)
+        if as_json:
+            print_json({**recorded.summary.to_json(), "folder": str(folder)})
+        else:
+            print(printable(f"{folder}: {recorded.summary.ending}"))
         return
     if not recorded.summary and recorded.config.get("engine", {}).get("name") == "flower":
         raise ConfigError(f"{folder} trains at SuperNodes: `dcfl flower run --resume {folder}`")
@@ -188,11 +188,4 @@ def _print_result(run: Run, as_json: bool) -> None:
     if as_json:
         print_json({**result.summary.to_json(), "folder": str(run.folder)})
     else:
-        print(run_card(result.summary, result.rounds, run.workers, run.folder))
-
-
-def _print_ended(summary: Summary, folder: Path, as_json: bool) -> None:
-    if as_json:
-        print_json({**summary.to_json(), "folder": str(folder)})
-    else:
-        print(printable(f"{folder}: {summary.ending}"))
+        print(run_card(result.summary, result.rounds, run.prepared.workers, run.folder))

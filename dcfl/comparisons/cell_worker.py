@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from dcfl.comparisons.cells import CellFolder, PlainCell
-from dcfl.comparisons.trainer import News, SentFile, Trainer, register_sent
+from dcfl.comparisons.trainer import News, SentFile, Trainer, register_sent, scored_on
 from dcfl.config import from_toml
 from dcfl.errors import DCFLError, SettingsWarning
 from dcfl.experiment import Experiment
@@ -37,6 +37,8 @@ def trained(trainer: Trainer, job: Job) -> Iterator[News]:
     try:
         register_sent([SentFile(*sent) for sent in job["own"]])
         experiment = from_toml(job["config"])
+        if job["warned"]:  # by another process
+            trainer.warned_of.add(scored_on(experiment))
         cell_folder = CellFolder(PlainCell(path.name, experiment), path, experiment.output.report)
         yield from trainer.train(cell_folder)
     except Exception as error:

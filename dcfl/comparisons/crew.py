@@ -14,7 +14,15 @@ from typing import IO, Any
 import torch
 
 from dcfl.comparisons.cells import Cell, CellFolder
-from dcfl.comparisons.trainer import News, Show, Trainer, as_text, can_travel, files_to_send
+from dcfl.comparisons.trainer import (
+    News,
+    Show,
+    Trainer,
+    as_text,
+    can_travel,
+    files_to_send,
+    scored_on,
+)
 from dcfl.engines.placement import available_cores
 from dcfl.errors import ConfigError, Interrupted, TooFewClients, WorkersLost
 from dcfl.experiment import Experiment
@@ -38,6 +46,7 @@ class Runner:
         self._heard: SimpleQueue[tuple[int, News]] = SimpleQueue()
         self.stopping = False
         self._processes: set[subprocess.Popen[str]] = set()
+        self._warns: dict[tuple[str, ...], CellFolder[Cell]] = {}  # of what is scored: the first
         # With a cell in each process, a cell needs no processes of its own.
         self._alone = processes > 1
         self._orders: list[SimpleQueue[CellFolder[Cell] | None]] = [
@@ -130,6 +139,7 @@ class Runner:
             "folder": str(cell_folder.path),
             "config": as_text(experiment),
             "own": files_to_send(experiment),
+            "warned": self._warns.setdefault(scored_on(experiment), cell_folder) != cell_folder,
         }
         answer: dict[str, Any] = {}
         if _send(process, job):

@@ -14,7 +14,14 @@ from dcfl.comparisons.cells import FAILED, Cell, CellFolder
 from dcfl.comparisons.groups import Outcome
 from dcfl.config import as_tables, from_toml, to_toml
 from dcfl.data import Dataset, DataSettings, load_dataset
-from dcfl.errors import NO_LONGER_FINITE, ConfigError, DCFLError, Interrupted, TooFewClients
+from dcfl.errors import (
+    NO_LONGER_FINITE,
+    ConfigError,
+    DCFLError,
+    Interrupted,
+    LeakWarning,
+    TooFewClients,
+)
 from dcfl.experiment import Experiment
 from dcfl.methods import METHODS, Method
 from dcfl.methods.loading import register_methods
@@ -71,6 +78,11 @@ def register_sent(files: Sequence[SentFile]) -> None:
             register_model(Path(path))
 
 
+def scored_on(experiment: Experiment) -> tuple[str, ...]:
+    """What a warning about leaks is about: cells that have it in common need one."""
+    return (experiment.data.dataset, experiment.data.path, experiment.model.weights)
+
+
 State = Literal["round", "finished", "stopped", "failed"]
 
 
@@ -122,6 +134,7 @@ class Trainer:
         self.stopping = False
         self._run: Run | None = None
         self._loaded: tuple[DataSettings, Dataset] | None = None
+        self.warned_of = set[tuple[str, ...]]()  # of what is scored, in this study
 
     def stop(self) -> None:
         """End after this round; it gets a checkpoint."""
@@ -159,6 +172,13 @@ class Trainer:
 
     def _begun_or_resumed(self, folder: Path, experiment: Experiment) -> Run:
         dataset = self._dataset(experiment.seeded_data)
+        with warnings.catch_warnings():
+            if scored_on(experiment) in self.warned_of:
+                warnings.simplefilter("ignore", LeakWarning)
+            self.warned_of.add(scored_on(experiment))
+            return self._run_in(folder, experiment, dataset)
+
+    def _run_in(self, folder: Path, experiment: Experiment, dataset: Dataset) -> Run:
         if not (folder / "config.toml").is_file():
             return Run(experiment, dataset)
         with _known(experiment.method):

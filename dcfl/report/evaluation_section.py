@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dcfl.evaluation import OWN_MIX
 from dcfl.report import charts, text
 from dcfl.report.charts import LONGEST_CLASS, MOST_CELLS, Chart, series
 from dcfl.report.document import Picture, Section, Table
@@ -120,27 +119,30 @@ def some_names(names: Sequence[str]) -> str:
 def client_table(record: EvaluationRecord, title: str = "", means: bool = True) -> Table:
     """A row per client, or of many clients the worst; then the means of all."""
     rows = [
-        [printable(client.name), f"{client.images:,}", text.number(client.accuracy)]
+        [
+            printable(client.name),
+            f"{client.images:,}" if client.images else "",
+            text.number(client.accuracy),
+            "{:.2f} to {:.2f}".format(*client.interval) if client.interval else "",
+        ]
         for client in record.some_clients(WORST)
     ]
-    several, columns = len(record.clients) > WORST, ("Client", "Images", "Accuracy, %")
+    several = len(record.clients) > WORST
+    columns = ("Client", "Images", "Accuracy, %", "95 % interval")
     which = f"the worst {WORST} of {len(record.clients):,} clients" if several else "the clients"
     if not means:
         return Table(columns, rows, which if several else "")
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:
-        rows.append(["mean of all", "", text.number(mean)])
+        rows.append(["mean of all", "", text.number(mean), ""])
         worst = worst_words(len(record.clients))
         few = worst == "worst"
-        rows.append(["the worst" if few else f"mean of the {worst}", "", text.number(tenth)])
-    mixed, _ = record.own_mix_fairness
-    if mixed is not None:
-        rows.append(["mean", f"on {OWN_MIX}", text.number(mixed)])
+        rows.append(["the worst" if few else f"mean of the {worst}", "", text.number(tenth), ""])
     tuned, _ = record.fine_tuned_fairness
     if tuned is not None:
         words = text.plural(record.fine_tuned, "epoch")
-        on = f"on {record.tuned_on}"
-        rows.append([f"mean after {words} of training on its images", on, text.number(tuned)])
+        row = f"mean after {words} of training on its images"
+        rows.append([row, "", text.number(tuned), ""])
     return Table(columns, rows, _headed(f"{which}, each on {record.clients_kind}", title))
 
 

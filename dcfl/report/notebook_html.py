@@ -20,8 +20,10 @@ WIDTH, HEIGHT = 120, 24  # of a curve, in pixels
 def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: Path) -> str:
     """A finished run. `images`: those that it was scored on."""
     best = summary.best_round
+    whose = "global model: " if summary.personal_models else ""
     cells = {
-        f"accuracy on {images}": _percent(summary.final_accuracy),
+        "clients' own models": _percent(summary.personal_accuracy),
+        f"{whose}accuracy on {images}": _percent(summary.final_accuracy),
         "MAX": _percent(summary.max_accuracy),
         "EMA": _percent(summary.ema_accuracy),
         "best model": "" if best is None else f"round {best}",

@@ -144,22 +144,18 @@ class Checkpoints:
 
     def recover_newest(self) -> tuple[Checkpoint, list[str]] | None:
         """The newest intact checkpoint, and one line for each newer one about its damage."""
-        damaged = []
+        damaged, newest = list[str](), None
         for path in reversed(self.paths()):
             try:
                 checkpoint = read_checkpoint(path)
             except CheckpointError as error:
-                damaged.append(str(error))
-                continue
-            for other_path in self.paths():
-                if other_path != path:
-                    with suppress(CheckpointError):
-                        self._indexes[other_path] = read_checkpoint(other_path).progress.index
-            self._indexes[path] = checkpoint.progress.index
-            return checkpoint, damaged
-        if damaged:
+                damaged += [] if newest else [str(error)]
+            else:
+                self._indexes[path] = checkpoint.progress.index
+                newest = newest or checkpoint
+        if damaged and newest is None:
             raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged)}")
-        return None
+        return newest and (newest, damaged)
 
     @property
     def indexes(self) -> list[Index]:

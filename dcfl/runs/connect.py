@@ -65,13 +65,11 @@ def _must_be_killable(session: Session) -> bool:
     return True
 
 
-@contextmanager
-def _flower_simulation(session: Session) -> Iterator[Engine]:
+def _flower_simulation(session: Session) -> AbstractContextManager[Engine]:
     try:
         from dcfl.flower.simulation import simulation
     except ModuleNotFoundError as error:
         raise ConfigError(
             f'engine.name = "flower-simulation" needs {error.name}: {install_command("flower")}'
         ) from error
-    with simulation(session) as engine:
-        yield engine
+    return simulation(session)

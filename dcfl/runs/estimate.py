@@ -44,15 +44,14 @@ LONG_ENOUGH, REPEATS = 1.5, 10
 # some of its clients.
 LONGEST_VISIT, LONGEST_ROUND = 2.0, 2.0
 FEW_IMAGES = 100  # scored at first
-FOLLOWED = 500  # rounds, one by one; the later ones are like the last half of these
+FOLLOWED = 500  # rounds, one by one; the later ones are like these
 
 
 @dataclass(frozen=True)
 class Rates:
     """What this machine takes for the parts of one experiment, with all workers busy."""
 
-    first: float  # seconds per image and epoch, of a client that remembers nothing yet
-    later: float
+    visit: float  # seconds per image and epoch
     overhead: float  # what a round takes, compared with its visits packed into the workers
     scored: float  # seconds per test image
     warm_up: float  # seconds that the very first steps take longer
@@ -93,7 +92,7 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
     at_once, batch = min(workers, len(cohort)), min(training.batch_size, int(partition.sizes.max()))
     parts = np.split(np.resize(partition.indices, at_once * batch), at_once)
     short = rates = _short_rounds(prepared, placement, 1, parts, min(FEW_IMAGES, test))
-    epoch = epochs * short.later  # seconds per image
+    epoch = epochs * short.visit  # seconds per image
     batches = int(LONGEST_VISIT / (epoch * batch))
     if batches * epochs > 1:
         parts = [partition.of(client)[: batches * batch] for client in cohort]
@@ -110,35 +109,30 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
 def _short_rounds(
     prepared: Prepared, placement: Placement, epochs: int, parts: Sequence[Integers], test: int
 ) -> Rates:
-    """A run of clients that own `parts` of the images, scored on `test` images. The first round
-    prepares kernels; the memory is watched then, because watching takes time. A method that
-    remembers gets a second set of clients, whose first visits are timed too."""
-    feedback = prepared.experiment.compression.sparse
-    remembers = feedback or prepared.experiment.method.overrides("remember")
+    """A run of clients that own `parts` of the images, scored on `test` images. The first rounds
+    prepare kernels and leave memories; what they take is watched then, because watching takes
+    time."""
     whole, workers = prepared.data.dataset, len(placement.devices)
     experiment = _shortened(prepared.experiment, len(parts), epochs)
-    data = FederatedData(
-        replace(whole, test=whole.test[:test]), Partition.of_parts([*parts, *parts])
-    )
+    data = FederatedData(replace(whole, test=whole.test[:test]), Partition.of_parts([*parts]))
     runner = replace(
         prepared.runner, data=data, training=experiment.training, faults=None, attack=None
     )
     server = replace(prepared, experiment=experiment, runner=runner).server()
     before = named.snapshot(prepared.model)
     state = ServerState(0, before, {}, {})
-    warm = range(len(parts))
-    fresh = range(len(parts), 2 * len(parts)) if remembers else warm
 
     with tempfile.TemporaryDirectory() as folder:
         session = Session("trial", experiment, runner, placement, Path(folder) / "memories")
         with reproducible(experiment.engine.threads), on_this_machine(session) as engine:
 
-            def trained(cohort: Sequence[int]) -> tuple[float, list[ClientReport]]:
+            def trained() -> tuple[float, list[ClientReport]]:
                 """The seconds of a round, and the reports of the clients that answered."""
                 nonlocal state
                 began = time.perf_counter()
                 broadcast = server.broadcast(state)
-                state, reports = server.aggregate(state, broadcast, engine.run(broadcast, cohort))
+                replies = engine.run(broadcast, range(len(parts)))
+                state, reports = server.aggregate(state, broadcast, replies)
                 engine.settle({report.client for report in reports if report.used})
                 seconds = time.perf_counter() - began
                 answered = [report for report in reports if report.outcome == "ok"]
@@ -154,26 +148,23 @@ def _short_rounds(
 
             try:
                 with MemoryWatch(os.getpid(), SAMPLING) as watch:
-                    beginning, _ = trained(warm)
+                    beginning, _ = trained()
                     scoring()
-                    trained(warm)  # with what clients remember, the server shares, scoring left
-                rounds = [trained(fresh) for _ in range(1 + remembers)]
+                    trained()  # with what clients remember, the server shares, scoring left
+                rounds = [trained()]
                 while len(rounds) < REPEATS and sum(one[0] for one in rounds) < LONG_ENOUGH:
-                    rounds.append(trained(fresh))
+                    rounds.append(trained())
                 evaluation = scoring() if test else 0.0
             finally:
                 prepared.model.load_state_dict(before)
             kept = num_bytes(engine.memories[0])
     visits = [[report.metrics["seconds"] for report in reports] for _, reports in rounds]
-    later = visits[remembers:]
-    images, usual = epochs * fmean(map(len, parts)), median(map(fmean, later))
-    seconds = median(one for one, _ in rounds[remembers:])
+    images, seconds = epochs * fmean(map(len, parts)), median(one for one, _ in rounds)
     sent, weights = rounds[-1][1][-1], num_bytes(server.broadcast(state).weights)
     scorers = min(workers, -(-test // PART))
     return Rates(
-        first=(fmean(visits[0]) if remembers else usual) / images,
-        later=usual / images,
-        overhead=seconds / median(makespan(one, workers) for one in later),
+        visit=median(map(fmean, visits)) / images,
+        overhead=seconds / median(makespan(one, workers) for one in visits),
         scored=evaluation * scorers / max(test, 1),
         warm_up=max(0.0, beginning - seconds),
         peak=watch.peak,
@@ -213,7 +204,7 @@ def _shortened(experiment: Experiment, clients: int, epochs: int) -> Experiment:
 class Estimate:
     """The costs of a whole run, without the start of the program and the report."""
 
-    round_seconds: float  # of a round in the second half
+    round_seconds: float  # of a round, on average
     seconds: float
     peak_bytes: int  # of all processes; memory that they share counts once
     available_bytes: int  # to a run that begins now
@@ -244,7 +235,7 @@ def estimate(prepared: Prepared) -> Estimate:
     rates = measure(prepared)
     replies = experiment.federation.rounds * prepared.cohort
     return Estimate(
-        round_seconds=_late(_seconds(prepared, rates)),
+        round_seconds=fmean(_seconds(prepared, rates)),
         seconds=total_seconds(prepared, rates),
         peak_bytes=peak_bytes(prepared, rates),
         available_bytes=available,
@@ -263,16 +254,11 @@ def total_seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> float:
     if not followed:
         return 0.0
     rest = prepared.experiment.federation.rounds - begin - len(followed)
-    total = rates.warm_up + sum(followed) + rest * _late(followed)
+    total = rates.warm_up + sum(followed) + rest * fmean(followed)
     if prepared.runner.keeps_own:  # at the end, every client's own model is scored
         workers, scoring = len(prepared.placement.devices), _scoring(prepared, rates)
         total += _visited(prepared) * makespan((), workers, scoring)
     return total
-
-
-def _late(rounds: Sequence[float]) -> float:
-    """The mean of the second half."""
-    return fmean(rounds[len(rounds) // 2 :])
 
 
 def _scoring(prepared: Prepared, rates: Rates) -> list[float]:
@@ -288,18 +274,11 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> list[float]:
     population, workers = prepared.experiment.data.population, len(prepared.placement.devices)
     images, scoring = epochs * prepared.data.sizes, _scoring(prepared, rates)
     rounds, pending = list[float](), list[float]()
-    visited: set[int] = set()
-    last = min(federation.rounds, begin + FOLLOWED)
-    for number in range(1, last + 1):
+    for number in range(begin + 1, min(federation.rounds, begin + FOLLOWED) + 1):
         cohort = sample_cohort(population, federation.share, federation.seed, number)
-        if number > begin:
-            visits = [
-                images[client] * (rates.later if client in visited else rates.first)
-                for client in cohort
-            ]
-            rounds.append(rates.overhead * makespan(visits, workers, pending))
-            pending = scoring if federation.evaluates(number) else []
-        visited.update(cohort)
+        visits = [images[client] * rates.visit for client in cohort]
+        rounds.append(rates.overhead * makespan(visits, workers, pending))
+        pending = scoring if federation.evaluates(number) else []
     return [*rounds[:-1], rounds[-1] + makespan((), workers, pending)] if rounds else []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -16,10 +16,10 @@ from pydantic import BaseModel, Field, InstanceOf, TypeAdapter
 from torch import Tensor
 
 from dcfl.engines.engine import OwnScores
-from dcfl.evaluation import OWN_IMAGES, OWN_MIX, fairness
+from dcfl.evaluation import OWN_IMAGES, Fairness, fairness
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.rows import damaged, parsed, validated
-from dcfl.scores import ODDS_BINS, Scores
+from dcfl.scores import ODDS_BINS, Scores, wilson
 from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Text
 from dcfl.system.storage import read_whole, strict_json, write_whole
 
@@ -31,24 +31,19 @@ MOST_SITES = 10  # that a sentence names
 LONGEST_NAME = 60  # characters of the data's name in a file's name
 
 
+Interval = tuple[Percent, Percent]
+
+
 @dataclass(frozen=True)
 class ClientScore:
-    """One client or site on its own images."""
+    """One client or site, on what the record says."""
 
     name: Text
-    images: Count
+    images: Count  # of its own; 0: it has none, and those of all count in its mix of classes
     accuracy: Percent
-    # On the images of the whole evaluation, weighted to the client's own mix of classes.
-    own_mix_accuracy: Percent | None = None
-    fine_tuned_accuracy: Percent | None = None  # the same, after training on the client's images
+    interval: Interval | None = None  # with 95 %; None if the images are not its own
+    fine_tuned_accuracy: Percent | None = None  # after training on the client's images
     by_class: tuple[Count, ...] = ()  # its images of each class, if it counted them itself
-
-
-class Fairness(NamedTuple):
-    """Over the clients: the mean, and the mean of the worst tenth."""
-
-    mean: float | None
-    worst_tenth: float | None
 
 
 def worst_words(clients: int) -> str:
@@ -85,19 +80,20 @@ class EvaluationRecord:
     class_names: tuple[Text, ...]
     scores: InstanceOf[Scores]
     clients: tuple[ClientScore, ...] = ()
-    clients_kind: Text = ""  # of the clients' own images
+    clients_kind: Text = ""  # the images that the clients' numbers are on
     fine_tuned: Count = 0  # for so many epochs, by each client for itself
+    frozen: tuple[Text, ...] = ()  # the parts that this left as they were, because the run did
     # By site: what it keeps to itself, and for which it is not among the clients.
     withheld: Mapping[Text, tuple[Text, ...]] = field(default_factory=dict)
-    interval: tuple[Percent, Percent] | None = None  # of the accuracy, with 95 %
+    interval: Interval | None = None  # of the accuracy, with 95 %
     groups: Count | None = None  # of images that belong together, by which it was taken
     trained_on: Count | None = None  # how many of the images the model has seen; None: not known
 
     @property
     def file_name(self) -> str:
         """The same for the same data set and model."""
-        model = f"-client-{self.which}" if isinstance(self.which, int) else f"-{self.which}"
-        model = "" if self.which == "last" else model
+        kind = "client-" if isinstance(self.which, int) else ""
+        model = "" if self.which == "last" else f"-{kind}{self.which}"
         if self.own_data:
             return f"{STEM}{model}.json"
         last_part = re.split(r"[:/\\]", self.data.rstrip("/\\"))[-1]
@@ -149,6 +145,11 @@ class EvaluationRecord:
                 "whether the model was trained on some of these images is not known here: "
                 "if it was, this is no test of it"
             )
+        if self.frozen:
+            notes.append(
+                f"fine-tuning left {', '.join(self.frozen)} frozen, as the run did: --parts all, "
+                f"or naming them, trains them"
+            )
         return [*notes, *([WEIGHTING] if self.weighted else [])]
 
     @property
@@ -172,17 +173,8 @@ class EvaluationRecord:
         return _fairness(client.accuracy for client in self.clients)
 
     @property
-    def own_mix_fairness(self) -> Fairness:
-        return _fairness(client.own_mix_accuracy for client in self.clients)
-
-    @property
     def fine_tuned_fairness(self) -> Fairness:
         return _fairness(client.fine_tuned_accuracy for client in self.clients)
-
-    @property
-    def tuned_on(self) -> str:
-        """What a client is scored on after training on its own images."""
-        return self.clients_kind if self.own_mix_fairness.mean is None else OWN_MIX
 
     def some_clients(self, most: int) -> list[ClientScore]:
         """All of them in their own order or, of more than so many, the worst."""
@@ -206,15 +198,9 @@ class EvaluationRecord:
         """First the numbers, then the counts that they follow from."""
         scores = self.scores
         found: Json = {
-            "data": self.data,
-            "own_data": self.own_data,
-            "kind": self.kind,
-            "which": self.which,
-            "weights_sha256": self.weights_sha256,
+            **{name: getattr(self, name) for name in WRITTEN},
             "images": _whole(self.images),
             "accuracy": scores.accuracy,
-            "interval": self.interval,
-            "groups": self.groups,
             "most_frequent": self.most_frequent._asdict(),
             "balanced_accuracy": scores.balanced_accuracy,
             "macro_f1": scores.macro_f1,
@@ -224,24 +210,32 @@ class EvaluationRecord:
             "loss": scores.loss,
             "classes_without_images": self.absent,
             "classes": [row._asdict() for row in self.class_rows],
+            "notes": self.notes,
         }
-        if self.withheld:
-            found["withheld"] = {name: [*words] for name, words in self.withheld.items()}
-        if self.trained_on is not None:
-            found["trained_on"] = self.trained_on
-        if self.notes:
-            found["notes"] = self.notes
         if self.clients:
+            tuned = {"fine_tuned": self.fine_tuned_fairness._asdict()} if self.fine_tuned else {}
             found["clients"] = {
                 "kind": self.clients_kind,
                 **self.fairness._asdict(),
-                "own_mix": self.own_mix_fairness._asdict(),
-                "scores": [_client_json(client) for client in self.clients],
+                **tuned,
+                "scores": [
+                    {
+                        key: value
+                        for key, value in asdict(client).items()
+                        if key != "by_class" or value
+                    }
+                    for client in self.clients
+                ],
             }
-        if self.fine_tuned:
-            found["fine_tuned"] = self.fine_tuned
-            found["clients"]["fine_tuned"] = self.fine_tuned_fairness._asdict()
         return {**found, "counts": _counts_json(scores)}
+
+
+# Of a record, as they are; the others are written with what follows from them.
+WRITTEN = tuple(
+    field.name
+    for field in fields(EvaluationRecord)
+    if field.name not in ("class_names", "scores", "clients", "clients_kind")
+)
 
 
 def by_sites(
@@ -261,6 +255,7 @@ def by_sites(
                 one.name,
                 int(one.scores.images),
                 one.scores.accuracy,
+                wilson(float(one.scores.confusion.trace()), one.scores.images),
                 by_class=tuple(int(count) for count in one.scores.images_by_class.tolist()),
             )
             for one in found
@@ -331,14 +326,9 @@ def read_evaluation(path: Path) -> EvaluationRecord:
     return record
 
 
-def _client_json(client: ClientScore) -> Json:
-    found = asdict(client)
-    return found if client.by_class else {k: v for k, v in found.items() if k != "by_class"}
-
-
 def _fairness(accuracies: Iterable[float | None]) -> Fairness:
     known = [accuracy for accuracy in accuracies if accuracy is not None]
-    return Fairness(*fairness(torch.tensor(known, dtype=torch.float64)))
+    return fairness(torch.tensor(known, dtype=torch.float64))
 
 
 # The counts. Most bins of odds are empty, so only the others are written: [bin, images].

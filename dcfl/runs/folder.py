@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from dcfl.data import Images
+    from dcfl.messages import ClientUpdate
     from dcfl.models.output import Embedding, FeatureModel
     from dcfl.runs.model_file import Which
 
@@ -157,7 +159,9 @@ def open_run(folder: str | Path) -> RecordedRun:
         What is in it, each read when it is asked for: `rounds` and `clients`, the rows of
         rounds.jsonl and clients.jsonl; `summary`, or None; `config`, by table; `class_names` and
         `partition_counts`, samples per client and class; `model(which, round=...)`, as from
-        `load_model`; `test_images`, with `pixels` and `labels`; `embeddings(layer, round=...)`.
+        `load_model`; `kept_rounds`, those with a model (`output.keep_every`), and
+        `updates(round)`, what clients sent in one (`output.keep_updates`); `test_images`, with
+        `pixels` and `labels`; `embeddings(layer, round=...)`.
 
     Raises:
         RunMissing: It is no run folder.
@@ -188,6 +192,19 @@ class RecordedRun:
         from dcfl.runs.model_file import load_model
 
         return load_model(self.folder, which, round=round)
+
+    @property
+    def kept_rounds(self) -> list[int]:
+        """Those whose model is kept: see output.keep_every."""
+        names = (path.stem for path in self.folder.glob("round-*.safetensors"))
+        return sorted(int(name[6:]) for name in names if re.fullmatch(r"round-[0-9]{6,9}", name))
+
+    def updates(self, round: int) -> dict[int, ClientUpdate]:
+        """What the server got in a round, by client, with `weights` and `upload`: see
+        output.keep_updates."""
+        from dcfl.runs.model_file import read_updates
+
+        return read_updates(self, round)
 
     @property
     def test_images(self) -> Images:
@@ -254,6 +271,13 @@ class RecordedRun:
         """The recorded experiment, with the folder's current path."""
         tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
         return config.experiment_from(None, tables)
+
+    @property
+    def own_models(self) -> bool:
+        """Whether its clients end with models of their own; no, if its method is not known here."""
+        with suppress(ConfigError):
+            return self.experiment.own_models
+        return False
 
     @property
     def holdout(self) -> float:

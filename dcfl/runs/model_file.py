@@ -21,7 +21,7 @@ from dcfl.data.datasets import Size
 from dcfl.engines.engine import Engine, SiteScoring
 from dcfl.errors import CheckpointError, ConfigError, DCFLError, RunFolderError, RunMissing
 from dcfl.evaluation import client_accuracies
-from dcfl.messages import Tensors
+from dcfl.messages import ClientUpdate, Tensors
 from dcfl.models import FeatureModel, ModelSettings, build_model
 from dcfl.models.adapted import AdaptedModel
 from dcfl.models.own_models import OWN_MODELS, register_model
@@ -178,6 +178,28 @@ def round_file(round: int, client: int | None = None) -> str:
     return f"round-{round:06d}{owner}.safetensors"
 
 
+def read_updates(run: RecordedRun, round: int) -> dict[int, ClientUpdate]:
+    """As `Recorder.keep_update` has written them."""
+    updates = {}
+    for row in run.each_client():
+        path = run.folder / round_file(round, row.client)
+        if row.round != round or not path.is_file():
+            continue
+        try:
+            sent = named.copies(read_tensors(path)[0])
+            weights, upload = named.apart(sent, "weights", "upload")
+        except (CheckpointError, KeyError, ValueError) as error:
+            raise damaged(path, str(error)) from error
+        told = {name: value for name, value in row.metrics.items() if value is not None}
+        sizes = (row.num_examples, row.num_steps)
+        updates[row.client] = ClientUpdate(row.client, weights, upload, *sizes, told)
+    if not updates:
+        raise RunMissing(
+            f"{run.folder} has kept no update of round {round}: see output.keep_updates"
+        )
+    return updates
+
+
 def write_model(path: Path, prepared: Prepared, weights: Tensors) -> None:
     """Write the file. Equal runs write equal bytes."""
     dataset = prepared.data.dataset
@@ -210,7 +232,6 @@ def load_model(
     which: Which = "last",
     *,
     model: Network = None,
-    model_file: str | Path | None = None,
     round: int | None = None,
 ) -> FeatureModel:
     """The trained model of a finished run, in evaluation mode, on the CPU.
@@ -228,7 +249,6 @@ def load_model(
             copy of it gets the weights. Or the Python file that defines the network, if the run
             was trained with `--model-file`. The run folder has a copy, `model.py`. It runs only if
             you name it here, so read it first if the folder is not yours.
-        model_file: The same, for a file.
         round: The model after this round, if the run has kept it (`output.keep_every`).
 
     Returns:
@@ -247,8 +267,7 @@ def load_model(
         >>> model(model.preparation.clean(pixels)).logits.shape
         torch.Size([1, 10])
     """
-    network = model_file if model is None else model
-    return load_with_settings(Path(run_folder), which, network, round)[0]
+    return load_with_settings(Path(run_folder), which, model, round)[0]
 
 
 class ModuleSettings(ModelSettings):
@@ -283,13 +302,19 @@ def load_with_settings(
         weights = {**weights, **read_personal_part(path.parent, which, weights)}
     settings: ModelSettings
     if isinstance(network, nn.Module):
-        model, settings = _copy_of(network, weights, path), ModuleSettings(_name_of(network))
+        own = network.module if isinstance(network, AdaptedModel) else network
+        model, settings = _copy_of(network, weights, path), ModuleSettings(type(own).__name__)
     else:
         named_here = "" if network is None else register_model(Path(network))
-        if not shape.settings:
-            shape = _as_built_by(named_here, shape, path)
-        else:
+        if shape.settings:
             _require_code(shape, path)
+        elif named_here:  # for the weights of a module from Python, the network of the file
+            shape = shape.model_copy(update={"settings": ModelSettings(named_here).architecture})
+        else:
+            raise RunFolderError(
+                f"{path.parent} was trained with a module from Python: give it as model=, or name "
+                f"a file that builds it with --model-file or model="
+            )
         model, settings = _rebuilt(shape, weights, path)
     model.load_state_dict(weights)
     model.class_names = tuple(shape.class_names)
@@ -300,25 +325,11 @@ def load_with_settings(
     return model.eval(), settings
 
 
-def _as_built_by(name: str, shape: ModelShape, path: Path) -> ModelShape:
-    """For the weights of a module from Python, the network of the user's file."""
-    if not name:
-        raise RunFolderError(
-            f"{path.parent} was trained with a module from Python: give it as model=, or name a "
-            f"file that builds it with --model-file or model="
-        )
-    return shape.model_copy(update={"settings": ModelSettings(name).architecture})
-
-
 def _copy_of(module: nn.Module, weights: Tensors, path: Path) -> FeatureModel:
     if not isinstance(module, FeatureModel):
         raise ConfigError("model= takes what was trained: dcfl.adapt(module) makes it of a module")
     _require_fitting(module, weights, path, own=True)
     return copy.deepcopy(module)
-
-
-def _name_of(module: nn.Module) -> str:
-    return type(module.module if isinstance(module, AdaptedModel) else module).__name__
 
 
 def _model_path(folder: Path, which: Kept) -> Path:
@@ -354,7 +365,7 @@ def _require_code(shape: ModelShape, path: Path) -> None:
     if shape.code and own is None:
         raise RunFolderError(
             f"{path.parent} was trained with a network of your own, {name!r}: name its file with "
-            f"--model-file or model_file=; {copy} is a copy, to be read before it is run"
+            f"--model-file or model=; {copy} is a copy, to be read before it is run"
         )
     if own is not None and shape.code != own.file.code_sha256:
         recorded = RecordedRun(path.parent).environment.get("own_files")

@@ -4,7 +4,7 @@ written."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,11 +23,9 @@ from dcfl.data import (
 from dcfl.data.datasets import short_name
 from dcfl.data.identical import identical_pictures, trained_on
 from dcfl.data.splits.grouping import NONE
-from dcfl.engines.engine import Session
-from dcfl.engines.memories import Index
 from dcfl.engines.placement import Load, Placement, place
 from dcfl.engines.runner import ClientRunner, client_runner, expected_upload, two_images
-from dcfl.errors import ConfigError
+from dcfl.errors import ConfigError, LeakWarning
 from dcfl.experiment import Experiment
 from dcfl.federation import Sampling, cohort_size
 from dcfl.methods import Method
@@ -135,19 +133,6 @@ class Prepared:
     def draws(self) -> Sampling:
         return schedule(self.experiment, 0).sampling
 
-    def session(
-        self,
-        run: str,
-        memories: Path,
-        index: Index,
-        needed: list[Index],
-        judges: Sequence[int] = (),
-    ) -> Session:
-        """The input of an engine. `index`: the clients' current memories; `needed`: those that
-        checkpoints need. `judges`: see Session."""
-        where = (self.runner, self.placement, memories)
-        return Session(run, self.experiment, *where, index, needed, judges)
-
 
 def prepare(
     experiment: Experiment,
@@ -225,12 +210,14 @@ def _tell_of_leaks(dataset: Dataset, weights: str) -> None:
     # Of numbers, equal rows may well be two.
     compared = dataset.users_own and dataset.train.pictures
     if compared and (found := str(identical_pictures(dataset))):
-        warnings.warn(f"identical pictures: {found}; accuracies may be too high", stacklevel=4)
+        text = f"identical pictures: {found}; accuracies may be too high"
+        warnings.warn(text, LeakWarning, stacklevel=4)
     known = trained_on(weights_path(weights).parent, dataset.test) if weights else 0
     if known:
         warnings.warn(
             f"model.weights: trained on {known:,} of the {len(dataset.test):,} images that this "
             f"run is scored on; accuracies will be too high",
+            LeakWarning,
             stacklevel=4,
         )
 
@@ -336,15 +323,11 @@ def _check_augmentation(augmentation: Augmentation, method: Method, dataset: Dat
             f"data.flip, data.rotation, data.cutout and methods with a second view are for images"
         )
     size = min(dataset.shape[1:], default=1)
-    if augmentation.crop >= size:
-        raise ConfigError(
-            f"data.crop = {augmentation.crop} could push a whole image of {size} pixels "
-            f"out of sight: choose less"
-        )
-    if augmentation.cutout >= size:
-        raise ConfigError(
-            f"data.cutout = {augmentation.cutout} would blank images of {size} pixels: choose less"
-        )
+    for key in ("crop", "cutout"):
+        if (pixels := getattr(augmentation, key)) >= size:
+            raise ConfigError(
+                f"data.{key} = {pixels} would leave nothing of images of {size} pixels: choose less"
+            )
     if method.second_view and not augmentation.active:
         raise ConfigError(
             "the method wants a second view of each image, and without augmentation it would be "

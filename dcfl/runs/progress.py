@@ -69,7 +69,8 @@ class RoundStatus:
 
     def __init__(self, experiment: Experiment) -> None:
         self.rounds, self.began = experiment.federation.rounds, time.perf_counter()
-        self._words = accuracy_words(experiment.data.holdout)
+        whose = "the global model's " if experiment.own_models else ""
+        self._words = whose + accuracy_words(experiment.data.holdout)
         self.first: int | None = None
         self.accuracy = "not scored yet"
         self.clients = 0
@@ -116,22 +117,21 @@ def shown(
             say(f"{label}  round {done}/{rounds}  {text}  {left:.0f} s left")
 
     if console and console.is_terminal and not quiet():
-        with _live_bar(label, rounds, console) as update:
-            yield drawn(lambda done, text, left: update(completed=done, status=text))
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        texts = (
+            "{task.description}",
+            "round {task.completed}/{task.total}",
+            "{task.fields[status]}",
+        )
+        name, count, state = (TextColumn(text, markup=False) for text in texts)
+        columns = (name, BarColumn(bar_width=24), count, state, TimeRemainingColumn(compact=True))
+        with Progress(*columns, console=console) as bar:
+            task = bar.add_task(label, total=rounds, status="")
+            yield drawn(lambda done, text, _: bar.update(task, completed=done, status=text))
     else:
         wanted = console or (in_notebook() if progress is None else progress)
         yield drawn(line) if wanted else lambda row: None
-
-
-@contextmanager
-def _live_bar(label: str, rounds: int, console: Console) -> Iterator[Callable[..., None]]:
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    texts = ("{task.description}", "round {task.completed}/{task.total}", "{task.fields[status]}")
-    name, count, status = (TextColumn(text, markup=False) for text in texts)
-    columns = (name, BarColumn(bar_width=24), count, status, TimeRemainingColumn(compact=True))
-    with Progress(*columns, console=console) as bar:
-        yield partial(bar.update, bar.add_task(label, total=rounds, status=""))
 
 
 def in_notebook() -> bool:

@@ -30,7 +30,6 @@ from dcfl.runs.model_file import MODEL_FILES, Kept, round_file, write_model
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClientRow, PersonalRow, RoundRow, Row, Summary
 from dcfl.runs.trust import mark
-from dcfl.server import ServerState
 from dcfl.system.locks import LOCK, lock, sign
 from dcfl.system.storage import (
     open_to_append,
@@ -134,10 +133,6 @@ class Recorder:
     def round(self, row: RoundRow, clients: Sequence[ClientRow]) -> None:
         self._append("rounds.jsonl", [row])
         self._append("clients.jsonl", clients)
-
-    def keep_model(self, prepared: Prepared, state: ServerState) -> None:
-        """With output.keep_every."""
-        write_model(self.folder / round_file(state.round), prepared, state.weights)
 
     def keep_update(self, round: int, update: ClientUpdate) -> None:
         """With output.keep_updates: what the server got."""

@@ -116,33 +116,33 @@ class Row(Mapping[str, Any]):
 class RoundRow(Row):
     """A line of rounds.jsonl. Accuracies are percentages."""
 
-    round: Count
-    accuracy: Percent | None
-    max_accuracy: Percent | None
-    ema_accuracy: Percent | None
-    # Means over all clients and over the worst tenth: on their own test images, if there are
-    # `sites`, else on their own mixes of classes.
+    round: Count  # its number, counted from 1
+    accuracy: Percent | None  # of the new global model; None: it was not scored
+    max_accuracy: Percent | None  # the highest so far
+    ema_accuracy: Percent | None  # the moving average so far
+    # The mean over all clients, each on its own test images if there are `sites`, else on its own
+    # mix of classes.
     client_accuracy: Percent | None = None
-    max_client_accuracy: Percent | None = None
-    ema_client_accuracy: Percent | None = None
-    worst_decile_accuracy: Percent | None = None
-    loss: Number | None
-    train_loss: Number | None = None
-    seconds: Seconds
+    max_client_accuracy: Percent | None = None  # the highest of that mean so far
+    ema_client_accuracy: Percent | None = None  # its moving average so far
+    worst_decile_accuracy: Percent | None = None  # the mean over the worst tenth of the clients
+    loss: Number | None  # mean cross-entropy of the global model on the images of `accuracy`
+    train_loss: Number | None = None  # mean over all steps of all clients whose reply is valid
+    seconds: Seconds  # that training and evaluating took
     evaluation_seconds: Seconds = 0.0  # without those that overlapped with training
-    bytes_up: Count
-    bytes_down: Count
-    sampled: Count
-    ok: Count
-    failed: Count
-    late: Count = 0
-    rejected: Count
+    bytes_up: Count  # that the clients sent
+    bytes_down: Count  # that were sent to them
+    sampled: Count  # clients that were asked
+    ok: Count  # of those, with a valid reply
+    failed: Count  # that reported an error, or were lost
+    late: Count = 0  # that missed the deadline
+    rejected: Count  # whose reply was refused
     used: Count  # replies that entered the new model; 0: it did not change
     dropped: Count = 0  # replies that came after the deadline
-    sites: tuple[SiteScore, ...] = ()
+    sites: tuple[SiteScore, ...] = ()  # clients with test images of their own, on those
     # Clients whose test images belong to the accuracy and were not scored: there is none then.
     absent: tuple[Count, ...] = ()
-    notices: tuple[Text, ...] = ()
+    notices: tuple[Text, ...] = ()  # warnings of this round
     virtual_time: Seconds | None = None  # since the run's beginning, with a clock
     logged: Mapping[str, Number] = field(default_factory=dict)  # by `client.log` and the server
 
@@ -166,20 +166,20 @@ class RoundRow(Row):
 class ClientRow(Row):
     """A line of clients.jsonl."""
 
-    round: Count
-    client: Count
+    round: Count  # in which it was asked
+    client: Count  # its number, counted from 0
     outcome: Text  # "ok", "failed", "late" or "rejected"
-    reason: Text
-    num_examples: Count = 0
-    num_steps: Count = 0
-    bytes_up: Count = 0
-    bytes_down: Count = 0
-    metrics: Mapping[str, Number | None] = field(default_factory=dict)
-    used: Flag = False
+    reason: Text  # why it is not "ok"
+    num_examples: Count = 0  # images that it trained on
+    num_steps: Count = 0  # of its optimiser
+    bytes_up: Count = 0  # that it sent
+    bytes_down: Count = 0  # that it was sent
+    metrics: Mapping[str, Number | None] = field(default_factory=dict)  # what it says of its visit
+    used: Flag = False  # whether its reply entered the new model
     site: Text = ""  # its name, if sites have names
     own_accuracy: Percent | None = None  # of the new global model, as in client_accuracy
-    began: Seconds | None = None  # of its visit, in virtual seconds
-    ended: Seconds | None = None
+    began: Seconds | None = None  # its visit, in virtual seconds
+    ended: Seconds | None = None  # likewise
     staleness: Count = 0  # steps of the server's model during the visit
 
     @property
@@ -227,53 +227,55 @@ class ClassRecall:
 class Summary(Row):
     """summary.json: the result of a run."""
 
-    method: Text = ""
-    dataset: Text = ""
-    rounds: Count = 0
-    max_accuracy: Percent | None = None
-    ema_accuracy: Percent | None = None
-    final_accuracy: Percent | None = None
-    recalls: tuple[ClassRecall, ...] = ()  # of the final model, class by class
-    client_accuracy: Percent | None = None
-    max_client_accuracy: Percent | None = None
-    ema_client_accuracy: Percent | None = None
-    worst_decile_accuracy: Percent | None = None
+    method: Text = ""  # its name
+    dataset: Text = ""  # its name
+    rounds: Count = 0  # that were trained
+    max_accuracy: Percent | None = None  # of the global model in its best round
+    ema_accuracy: Percent | None = None  # its moving average after the last round
+    final_accuracy: Percent | None = None  # of the last global model
+    recalls: tuple[ClassRecall, ...] = ()  # of the last global model, class by class
+    client_accuracy: Percent | None = None  # of the last global model, as in a RoundRow
+    max_client_accuracy: Percent | None = None  # of that mean in its best round
+    ema_client_accuracy: Percent | None = None  # its moving average
+    worst_decile_accuracy: Percent | None = None  # of the last global model, as in a RoundRow
     own_images: Flag = False  # client accuracies are on the clients' own test images
-    # Of the clients' own models, if a part of them is personal.
-    personal_accuracy: Percent | None = None
-    worst_decile_personal_accuracy: Percent | None = None
+    personal_accuracy: Percent | None = None  # mean over the clients' own models, if they have such
+    worst_decile_personal_accuracy: Percent | None = None  # the mean over the worst tenth of those
     personal_models: Count = 0  # how many; clients that never took part have none
-    # Of always answering the class that is most frequent in training, each client its own.
-    most_frequent_accuracy: Percent | None = None
-    most_frequent_client_accuracy: Percent | None = None
-    worst_decile_most_frequent_accuracy: Percent | None = None
-    seconds: Seconds = 0.0
-    bytes_up: Count = 0
-    bytes_down: Count = 0
-    sampled: Count = 0
-    ok: Count = 0
-    failed: Count = 0
-    late: Count = 0
-    rejected: Count = 0
-    dropped: Count = 0
-    parameters: Count = 0
-    clients: Count = 0
-    seed: Seed = 0
-    partition_sha256: Text = ""
-    weights_sha256: Text = ""
-    # The model in best.safetensors, if it was kept.
-    best_round: Count | None = None
-    best_accuracy: Percent | None = None
-    best_sha256: Text = ""
+    most_frequent_accuracy: Percent | None = None  # of always naming training's most frequent class
+    most_frequent_client_accuracy: Percent | None = None  # of each client its own, on average
+    worst_decile_most_frequent_accuracy: Percent | None = None  # likewise, over the worst tenth
+    seconds: Seconds = 0.0  # that the run took
+    bytes_up: Count = 0  # that all clients sent, over all rounds
+    bytes_down: Count = 0  # that they were sent
+    sampled: Count = 0  # how often a client was asked
+    ok: Count = 0  # of those, with a valid reply
+    failed: Count = 0  # with an error, or lost
+    late: Count = 0  # past the deadline
+    rejected: Count = 0  # with a reply that was refused
+    dropped: Count = 0  # replies that came after the deadline
+    parameters: Count = 0  # of the model
+    clients: Count = 0  # that there are
+    seed: Seed = 0  # federation.seed
+    partition_sha256: Text = ""  # which client owned which image
+    weights_sha256: Text = ""  # of the last global model
+    best_round: Count | None = None  # that of best.safetensors, if it was kept
+    best_accuracy: Percent | None = None  # of the global model in that round
+    best_sha256: Text = ""  # of its weights
     stopped: Text = ""  # why the run ended before its last round
     evaluate_every: Count = 1  # MAX and EMA are over every so many rounds, and the last
-    # The most privacy any client spent, if [privacy] was on; epsilon None: no guarantee.
-    epsilon: Number | None = None
-    delta: Number | None = None
-    most_visits: Count | None = None
-    secret_noise: Flag | None = None
+    epsilon: Number | None = None  # the most privacy any client spent; None: no guarantee
+    delta: Number | None = None  # at which; None: without [privacy]
+    most_visits: Count | None = None  # of one client, which the privacy is accounted for
+    secret_noise: Flag | None = None  # whether nobody can work the noise out again
     clock: Text = ""  # its settings in a line
     virtual_time: Seconds | None = None  # that the run took
+
+    @property
+    def judged_accuracy(self) -> float | None:
+        """What the run is judged by: its last model or, if clients have models of their own, those,
+        each on its client's own images."""
+        return self.personal_accuracy if self.personal_models else self.final_accuracy
 
     @property
     def lost(self) -> int:

@@ -6,7 +6,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,10 +20,17 @@ from dcfl.data import Dataset, load_dataset
 from dcfl.data.catalogue import is_named
 from dcfl.data.datasets import short_name
 from dcfl.data.settings import images_scored
-from dcfl.engines.engine import Connect, Engine, OwnScores, SiteScore
+from dcfl.engines.engine import Connect, Engine, OwnScores, Session, SiteScore
 from dcfl.engines.memories import Index, delete_all_but
 from dcfl.engines.runner import reproducible
-from dcfl.errors import ClientFailure, ClientLost, DCFLError, Interrupted, RunFolderError
+from dcfl.errors import (
+    ClientFailure,
+    ClientLost,
+    DCFLError,
+    Interrupted,
+    RunFolderError,
+    TooFewClients,
+)
 from dcfl.evaluation import Evaluation, client_accuracies
 from dcfl.experiment import Experiment
 from dcfl.federation import Round, federate
@@ -35,13 +42,12 @@ from dcfl.runs.connect import connect
 from dcfl.runs.evaluations import by_sites, worst_words, write_evaluation
 from dcfl.runs.folder import MEMORIES, RecordedRun, folder_for
 from dcfl.runs.identity import flat, of_kind
-from dcfl.runs.model_file import Kept, keep_personal_models
-from dcfl.runs.prepare import Prepared, prepare, with_own_data
+from dcfl.runs.model_file import Kept, keep_personal_models, round_file, write_model
+from dcfl.runs.prepare import prepare, with_own_data
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import ClassRecall, PersonalRow, RoundRow, Summary, data_frame
 from dcfl.runs.start import (
     AS_BEGUN,
-    Position,
     Resumption,
     Saver,
     begin_or_resume,
@@ -50,19 +56,20 @@ from dcfl.runs.start import (
 )
 from dcfl.runs.summaries import (
     Judged,
-    Spent,
     class_recalls,
     client_rows,
+    global_words,
+    own_words,
+    percent,
     personal_rows,
     reason_to_end,
-    require_some_replies,
     require_usable_rounds,
     round_row,
     summarise,
 )
 from dcfl.runs.trust import require_trust
 from dcfl.server import ClientReport
-from dcfl.trackers import FollowedRun, Following, Tracker, following
+from dcfl.trackers import FollowedRun, Following, Tracker
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -129,12 +136,12 @@ class Result:
     def __str__(self) -> str:
         """Four lines, for `print`."""
         of = self.summary
-        scores = (of.final_accuracy, of.max_accuracy, of.ema_accuracy, of.worst_decile_accuracy)
-        last, best, ema, worst = ("?" if score is None else f"{score:.2f} %" for score in scores)
+        worst = f"{percent(of.worst_decile_accuracy)} for the {worst_words(of.clients)}"
+        scores = f"{global_words(of)}\nclients  {worst}"
+        if of.personal_models:
+            scores = f"own models    {own_words(of)}\nglobal model  {global_words(of)}"
         return (
-            f"{of.method} on {of.dataset}, {of.clients} clients, {of.rounds} rounds\n"
-            f"accuracy {last}, MAX {best}, EMA {ema}\n"
-            f"clients  {worst} for the {worst_words(of.clients)}\n"
+            f"{of.method} on {of.dataset}, {of.clients} clients, {of.rounds} rounds\n{scores}\n"
             f"folder   {self.folder}"
         )
 
@@ -158,31 +165,17 @@ class Trained(NamedTuple):
     scored: bool  # whether its model is evaluated
 
 
-class LastScores(NamedTuple):
-    """What was found out about the final model."""
-
-    by_sites: Sequence[OwnScores]  # empty where the test images are here
-    personal: Sequence[PersonalRow]  # empty if no part of the model is personal
-    recalls: tuple[ClassRecall, ...]
-
-
 class Training:
     """The rounds of a run whose engine is connected: trained, evaluated, recorded."""
 
     def __init__(
-        self,
-        prepared: Prepared,
-        position: Position,
-        engine: Engine,
-        recorder: Recorder,
-        saver: Saver,
-        follower: Following | None,
-        stopping: Callable[[], bool],
+        self, engine: Engine, saver: Saver, follower: Following, stopping: Callable[[], bool]
     ) -> None:
-        """`position` moves with every round."""
-        self._prepared, self._at, self._engine = prepared, position, engine
-        self._recorder, self._saver, self._follower = recorder, saver, follower
-        self._stopping, self._folder = stopping, recorder.folder
+        """The saver's position moves with every round."""
+        self._engine, self._saver, self._follower = engine, saver, follower
+        self._stopping = stopping
+        prepared, self._at, self._recorder = saver.prepared, saver.at, saver.recorder
+        self._prepared, self._folder = prepared, saver.recorder.folder
         self._federation, self._output = prepared.experiment.federation, prepared.experiment.output
         self._server, self._clock = prepared.server(), prepared.clock()
         self._mixes = prepared.data.label_mixes()
@@ -249,7 +242,7 @@ class Training:
 
     def _asks_again(self, clients: Sequence[ClientReport]) -> bool:
         again = self._engine.asks_again(clients)
-        self._saver.start.repeated += again  # it may cost privacy
+        self._at.repeated += again  # it may cost privacy
         return again
 
     def _record(self, trained: Trained) -> RoundRow:
@@ -257,23 +250,30 @@ class Training:
         round, at, engine = trained.round, self._at, self._engine
         began = time.perf_counter()
         judged = self._judged() if trained.scored else None
-        spent = Spent(trained.seconds, time.perf_counter() - began)
+        waited = time.perf_counter() - began
         dropped, self._dropped = engine.dropped - self._dropped, engine.dropped
-        sites = self._site_scores(judged) if trained.scored else ()
-        absent = engine.sites.absent if trained.scored and engine.sites else ()
-        notices = engine.take_notices()
-        row = round_row(round, judged, spent, at.rounds, dropped, sites, absent, notices)
+        row = round_row(
+            round,
+            judged,
+            at.rounds,
+            seconds=trained.seconds + waited,
+            evaluation_seconds=waited,
+            dropped=dropped,
+            sites=self._site_scores(judged) if trained.scored else (),
+            absent=engine.sites.absent if trained.scored and engine.sites else (),
+            notices=engine.take_notices(),
+        )
         at.rounds = at.rounds.and_then(row)
         site_names = self._prepared.data.dataset.site_names
         self._recorder.round(row, client_rows(round, judged, site_names))
-        if self._follower is not None:
-            self._follower.round(row)
+        self._follower.round(row)
         if self._output.keeps(row.round):
-            self._recorder.keep_model(self._prepared, round.state)
-        if self._output.keep_best and at.rounds.best_is(row):
+            path = self._folder / round_file(row.round)
+            write_model(path, self._prepared, round.state.weights)
+        if self._output.keep_best and at.rounds.best and at.rounds.best.round == row.round:
             at.best = Best(row.round, round.state.weights)
         if trained.saved is not None:
-            self._saver.commit(engine, round.state, trained.saved, at.best)
+            self._saver.commit(engine, round.state, trained.saved)
         require_usable_rounds(at.rounds, round.clients, self._server, self._folder)
         return row
 
@@ -304,20 +304,19 @@ class Training:
         where = f"after round {self._at.state.round} of {self._federation.rounds}"
         if not self._output.checkpoint or not self._at.rounds.count:
             raise Interrupted(f"stopped {where}")
-        memories = self._engine.memories.save()
-        self._saver.commit(self._engine, self._at.state, memories, self._at.best)
+        self._saver.commit_now(self._engine)
         raise Interrupted(f"stopped {where}; `dcfl resume {self._folder}` continues")
 
-    def end(self) -> LastScores:
-        """Score the final model in every way, and write the checkpoint that stays."""
-        by_sites = self._by_sites()
+    def end(self) -> tuple[Sequence[OwnScores], Sequence[PersonalRow], tuple[ClassRecall, ...]]:
+        """Score the final model in every way, and write the checkpoint that stays. By sites if the
+        test images are there; the clients' own models if they have such; class by class."""
+        own_scores = self._own_scores()
         final = self._last_score or self._final_score()
         personal = self._personal()
-        self._saver.commit_last(self._engine, self._at.state, self._at.best)
-        recalls = class_recalls(self._prepared.data.dataset, final, by_sites)
-        return LastScores(by_sites, personal, recalls)
+        self._saver.commit_last(self._engine)
+        return own_scores, personal, class_recalls(self._prepared.data.dataset, final, own_scores)
 
-    def _by_sites(self) -> Sequence[OwnScores]:
+    def _own_scores(self) -> Sequence[OwnScores]:
         """Sites that do not answer must not spoil a finished run."""
         if self._engine.sites is None:
             return ()
@@ -408,7 +407,7 @@ class Run:
         try:
             if in_memory is not None:
                 in_memory.save(self.experiment.data.dataset.removeprefix("npz:"))
-            self._position, self._start = begin_or_resume(
+            self._position = begin_or_resume(
                 self.prepared, self._recorder, self._checkpoints, resumption
             )
         except BaseException:
@@ -450,11 +449,6 @@ class Run:
             recorder.close()
             raise
 
-    @property
-    def workers(self) -> str:
-        """How many processes train, and why so many."""
-        return self.prepared.workers
-
     def stop(self) -> None:
         """Finish the round, write a checkpoint, and end with Interrupted."""
         self._stopping = True
@@ -475,31 +469,34 @@ class Run:
         return Result(self.folder, self._summary, self._position.state.weights, model)
 
     def _rounds(self) -> Generator[RoundRow]:
-        saver = Saver(self.prepared, self._recorder, self._checkpoints, self._start)
+        saver = Saver(self.prepared, self._recorder, self._checkpoints, self._position)
         with ExitStack() as at_the_end:
             with reproducible(self.experiment.engine.threads), self._connected() as engine:
                 # Not earlier: an engine forks its workers, and trackers start threads.
-                follower = at_the_end.enter_context(self._followed())
-                training = Training(
-                    self.prepared,
-                    self._position,
-                    engine,
-                    self._recorder,
-                    saver,
-                    follower,
-                    stopping=lambda: self._stopping,
-                )
+                settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
+                at, names = self._position, self.experiment.output.trackers
+                followed = FollowedRun(at.run, self.folder, settings, at.state.round)
+                follower = at_the_end.enter_context(Following(followed, names, self._trackers))
+                training = Training(engine, saver, follower, stopping=lambda: self._stopping)
                 yield from training.rounds()
-                last = training.end()
-            self._finish(last, saver)
-            if follower is not None:
-                follower.summary = self._summary
+                found = training.end()
+            self._finish(saver, *found)
+            follower.summary = self._summary
 
     @contextmanager
     def _connected(self) -> Iterator[Engine]:
         """A run that gets no engine leaves no folder behind, which would block the next."""
-        kept = (self.folder / MEMORIES, self._start.memories, self._checkpoints.indexes)
-        session = self.prepared.session(self._start.run, *kept, self._position.rounds.judges)
+        prepared, at = self.prepared, self._position
+        session = Session(
+            at.run,
+            self.experiment,
+            prepared.runner,
+            prepared.placement,
+            self.folder / MEMORIES,
+            at.memories,
+            self._checkpoints.indexes,
+            at.rounds.judges,
+        )
         with ExitStack() as stack:
             try:
                 engine = stack.enter_context(self._connect(session))
@@ -508,28 +505,29 @@ class Run:
                 raise
             yield engine
 
-    def _followed(self) -> AbstractContextManager[Following | None]:
-        names = self.experiment.output.trackers
-        if not names and not self._trackers:
-            return nullcontext()
-        settings = of_kind(flat(as_tables(self.experiment)), "result", "seed")
-        run = FollowedRun(self._start.run, self.folder, settings, self._position.state.round)
-        return following(run, names, self._trackers)
-
-    def _finish(self, last: LastScores, saver: Saver) -> None:
+    def _finish(
+        self,
+        saver: Saver,
+        own_scores: Sequence[OwnScores],
+        personal: Sequence[PersonalRow],
+        recalls: tuple[ClassRecall, ...],
+    ) -> None:
         """Write the models and the summary, and delete what was for resuming."""
         at, prepared = self._position, self.prepared
-        require_some_replies(at.rounds, self.folder)
+        if not at.rounds.used:  # the model never changed: there is no result
+            raise TooFewClients(
+                f"no round had enough usable replies; the rounds are in {self.folder}"
+            )
         models: dict[Kept, Tensors] = {"last": at.state.weights}
         if at.best is not None:
             models["best"] = at.best.weights
-        spent = (saver.elapsed(), self._start.repeated)
-        summary = summarise(prepared, models, at.rounds, *spent, last.personal, last.recalls)
-        if last.by_sites:
-            dataset = prepared.data.dataset
-            names = (dataset.name, dataset.class_names)
-            write_evaluation(self.folder, by_sites(*names, last.by_sites, summary.weights_sha256))
-        self._recorder.finish(prepared, models, summary, last.personal)
+        spent = (saver.elapsed(), at.repeated)
+        summary = summarise(prepared, models, at.rounds, *spent, personal, recalls)
+        if own_scores:
+            dataset, sha256 = prepared.data.dataset, summary.weights_sha256
+            record = by_sites(dataset.name, dataset.class_names, own_scores, sha256)
+            write_evaluation(self.folder, record)
+        self._recorder.finish(prepared, models, summary, personal)
         _tidy(self._checkpoints, self.folder, saver.keeps)
         prepared.model.load_state_dict(at.state.weights)
         self._summary = summary

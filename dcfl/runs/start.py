@@ -84,20 +84,14 @@ def _require_checkpoint(recorded: RecordedRun, rounds: int) -> None:
 
 @dataclass
 class Position:
-    """How far a run is."""
+    """How far a run is. What it was when this process took it up does not move with its rounds."""
 
     state: ServerState
     best: Best | None = None  # if it is kept, and a round was scored
     rounds: RoundsSoFar = RoundsSoFar()
-
-
-@dataclass
-class Start:
-    """What a run that is taken up again knows of its past; a new one has none."""
-
     run: str = field(default_factory=lambda: uuid4().hex)  # the run's id at remote nodes
-    memories: Index = field(default_factory=dict)  # the round each client's memory is from
-    seconds: float = 0.0  # the run has taken so far
+    memories: Index = field(default_factory=dict)  # of each client, when it was taken up
+    seconds: float = 0.0  # that it had taken by then
     repeated: int = 0  # rounds that are done a second time
 
 
@@ -125,20 +119,21 @@ AS_BEGUN = Resumption()
 
 def begin_or_resume(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
-) -> tuple[Position, Start]:
+) -> Position:
     """Find where the run in the recorder's folder starts; writes the first files of a new run."""
     if recorder.resumed:
         resumed = _from_checkpoint(prepared, recorder, checkpoints, resumption)
         if resumed is not None:
             recorder.renew_own_code(prepared)
             return resumed
-    start, begun = Start(), resumption.begun
+    begun = resumption.begun
     if begun is not None:
         _require_same(begun, prepared)
-    recorder.start(prepared, start.run)
+    new = Position(ServerState(0, named.snapshot(prepared.model), {}, {}))
+    recorder.start(prepared, new.run)
     if begun is not None and begun.rounds:
-        return _taken_over(begun, prepared, recorder), start
-    return Position(ServerState(0, named.snapshot(prepared.model), {}, {})), start
+        _take_over(begun, new, prepared, recorder)
+    return new
 
 
 def _require_same(begun: Begun, prepared: Prepared) -> None:
@@ -157,19 +152,18 @@ def _require_same(begun: Begun, prepared: Prepared) -> None:
         )
 
 
-def _taken_over(begun: Begun, prepared: Prepared, recorder: Recorder) -> Position:
+def _take_over(begun: Begun, new: Position, prepared: Prepared, recorder: Recorder) -> None:
     """Copies the rows of these rounds."""
     model = load_model(begun.run.folder, model=prepared.model, round=begun.rounds)
-    rounds, clients = RoundsSoFar(), begun.run.clients
+    new.state, clients = ServerState(begun.rounds, named.snapshot(model), {}, {}), begun.run.clients
     for row in islice(begun.run.each_round(), begun.rounds):
         recorder.round(row, [client for client in clients if client.round == row.round])
-        rounds = rounds.and_then(row)
-    return Position(ServerState(begun.rounds, named.snapshot(model), {}, {}), None, rounds)
+        new.rounds = new.rounds.and_then(row)
 
 
 def _from_checkpoint(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
-) -> tuple[Position, Start] | None:
+) -> Position | None:
     """Start at the newest intact checkpoint and cut the logs back to it; None if there is none."""
     newest = checkpoints.recover_newest()
     wanted = prepared.experiment.federation.rounds
@@ -201,8 +195,8 @@ def _from_checkpoint(
     recorder.truncate_logs(progress.lengths)
     # Once more: the lengths come from the checkpoint, and must leave exactly its rounds.
     rounds = _read_again(recorded.each_round(), progress.round, federation, recorder.folder)
-    start = Start(progress.run, progress.index, progress.seconds, progress.again + repeated)
-    return Position(checkpoint.state, best, rounds), start
+    past = (progress.run, progress.index, progress.seconds, progress.again + repeated)
+    return Position(checkpoint.state, best, rounds, *past)
 
 
 def _require_fitting(prepared: Prepared, checkpoint: Checkpoint) -> None:
@@ -287,7 +281,7 @@ class Saver:
     prepared: Prepared
     recorder: Recorder
     checkpoints: Checkpoints
-    start: Start
+    at: Position
     began: float = field(default_factory=time.perf_counter)
 
     def begin(self, engine: Engine, round: int, stopping: bool) -> Index | None:
@@ -307,29 +301,31 @@ class Saver:
         """Whether the last checkpoint outlives the run."""
         return keeps_checkpoint(as_tables(self.prepared.experiment))
 
-    def commit_last(self, engine: Engine, state: ServerState, best: Best | None) -> None:
-        """The run has ended: write the checkpoint that stays, unless it is there."""
-        on_schedule = self.prepared.experiment.federation.on_schedule(state.round)
-        if self.keeps and on_schedule and not self.checkpoints.has(state.round):
-            self.commit(engine, state, engine.memories.save(), best)
+    def commit_last(self, engine: Engine) -> None:
+        """The run has ended: write the checkpoint that stays."""
+        if self.keeps and self.prepared.experiment.federation.on_schedule(self.at.state.round):
+            self.commit_now(engine)
 
-    def commit(
-        self, engine: Engine, state: ServerState, memories: Index, best: Best | None
-    ) -> None:
+    def commit_now(self, engine: Engine) -> None:
+        """Write the checkpoint, unless it is there."""
+        if not self.checkpoints.has(self.at.state.round):
+            self.commit(engine, self.at.state, engine.memories.save())
+
+    def commit(self, engine: Engine, state: ServerState, memories: Index) -> None:
         """Write the checkpoint, after everything that it refers to is on the disk. The log has the
-        round's row. `best`: if it is kept."""
+        round's row; the next may have been trained already."""
         engine.memories.saved()
         progress = SavedProgress(
-            run=self.start.run,
+            run=self.at.run,
             round=state.round,
             seconds=self.elapsed(),
             memories={str(client): round for client, round in memories.items()},
             lengths=self.recorder.synced_log_lengths(),
             begun_with=self.prepared.fingerprint,
-            again=self.start.repeated,
+            again=self.at.repeated,
         )
-        engine.memories.keep_only(self.checkpoints.write(Checkpoint(state, progress, best)))
+        engine.memories.keep_only(self.checkpoints.write(Checkpoint(state, progress, self.at.best)))
 
     def elapsed(self) -> float:
         """Seconds that the run has taken, before it was resumed included."""
-        return self.start.seconds + time.perf_counter() - self.began
+        return self.at.seconds + time.perf_counter() - self.began

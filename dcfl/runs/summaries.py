@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.data import Dataset, FederatedData
-from dcfl.engines.engine import OwnScores, SiteScore
+from dcfl.engines.engine import OwnScores
 from dcfl.errors import TooFewClients
-from dcfl.evaluation import Evaluation, ema, fairness, finite_or_none
+from dcfl.evaluation import OWN_IMAGES, OWN_MIX, Evaluation, ema, fairness, finite_or_none
 from dcfl.experiment import FederationSettings
 from dcfl.federation import Round
 from dcfl.messages import LOG, Tensors
-from dcfl.runs.evaluations import sum_of_sites
+from dcfl.runs.evaluations import sum_of_sites, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Kept
 from dcfl.runs.prepare import Prepared, privacy_spent
@@ -55,9 +55,6 @@ class RoundsSoFar:
     def count(self) -> int:
         return self.last.round if self.last else 0
 
-    def best_is(self, row: RoundRow) -> bool:
-        return self.best is not None and self.best.round == row.round
-
     def and_then(self, row: RoundRow) -> RoundsSoFar:
         so_far = RoundsSoFar(
             last=row,
@@ -84,13 +81,13 @@ def reason_to_end(federation: FederationSettings, rounds: RoundsSoFar) -> str:
     images = "kept-back images" if federation.choose_by == "holdout" else "test images"
     if 0 < federation.target_accuracy <= last.accuracy:
         return (
-            f"stopped after round {last.round}: {last.accuracy:.2f} % of the {images} are right, "
-            f"and federation.target_accuracy is {federation.target_accuracy:g}"
+            f"stopped after round {last.round}: the global model has {last.accuracy:.2f} % of the "
+            f"{images} right, and federation.target_accuracy is {federation.target_accuracy:g}"
         )
     if 0 < federation.patience <= rounds.since_best:
         return (
-            f"stopped after round {last.round}: the accuracy on {images} was best in round "
-            f"{best.round} ({best.accuracy:.2f} %), and federation.patience is "
+            f"stopped after round {last.round}: the global model's accuracy on {images} was best "
+            f"in round {best.round} ({best.accuracy:.2f} %), and federation.patience is "
             f"{federation.patience}"
         )
     return ""
@@ -112,12 +109,6 @@ def require_usable_rounds(
         f"{few} given a usable reply for {EMPTY_ROUNDS} rounds "
         f"(client {lost.client}: {lost.reason}); the rounds so far are in {folder}"
     )
-
-
-def require_some_replies(rounds: RoundsSoFar, folder: Path) -> None:
-    """Refuse to finish a run whose model never changed: it has no result."""
-    if not rounds.used:
-        raise TooFewClients(f"no round had enough usable replies; the rounds are in {folder}")
 
 
 class Participation(NamedTuple):
@@ -160,6 +151,28 @@ def seldom_there(run: RecordedRun) -> list[Participation]:
     return [one for one in found if one.share < most]
 
 
+def percent(value: float | None) -> str:
+    """Not known, if a site is absent whose test images belong to it."""
+    return "?" if value is None else f"{value:.2f} %"
+
+
+def global_words(summary: Summary, accuracy: str = "accuracy") -> str:
+    """What the model is worth that all clients share."""
+    highest, average = percent(summary.max_accuracy), percent(summary.ema_accuracy)
+    return f"{accuracy} {percent(summary.final_accuracy)}, MAX {highest}, EMA {average}"
+
+
+def own_words(summary: Summary) -> str:
+    """What the clients' own models are worth to them."""
+    worst = percent(summary.worst_decile_personal_accuracy)
+    found, of = summary.personal_models, summary.clients
+    return (
+        f"{percent(summary.judged_accuracy)} on average, each on "
+        f"{OWN_IMAGES if summary.own_images else OWN_MIX}; {worst} the {worst_words(found)}"
+        + (f"; {found} of {of} clients have one" if found < of else "")
+    )
+
+
 class Judged(NamedTuple):
     """The scores of a round's model: on the test images and for each client."""
 
@@ -167,29 +180,19 @@ class Judged(NamedTuple):
     client_accuracies: Tensor  # [clients], percent; on own images or mix of classes; or NaN
 
 
-class Spent(NamedTuple):
-    """Seconds that a round took."""
-
-    training: float
-    evaluating: float  # without those that overlapped with training
-
-
 def round_row(
-    round: Round,
-    judged: Judged | None,
-    spent: Spent,
-    before: RoundsSoFar,
-    dropped: int = 0,
-    sites: tuple[SiteScore, ...] = (),
-    absent: tuple[int, ...] = (),
-    notices: tuple[str, ...] = (),
+    round: Round, judged: Judged | None, before: RoundsSoFar, **measured: Any
 ) -> RoundRow:
-    """`judged`: None after a round whose model was not scored, or not by all sites: `absent`.
-    `before`: the rounds whose MAX and EMA the new row continues."""
+    """`judged`: None after a round whose model was not scored, or not by all sites. `before`: the
+    rounds whose MAX and EMA the new row continues. `measured`: fields that are known already."""
     accuracy, loss = judged.result[:2] if judged else (None, None)
     mean, worst = fairness(judged.client_accuracies) if judged else (None, None)
     outcomes = Counter(client.outcome for client in round.clients)
-    number = round.state.round
+    logs = dict.fromkeys(n for client in round.clients for n in client.metrics if n[:4] == LOG)
+    found = {n: _mean_of(n, round.clients, lambda client: client.num_examples) for n in logs}
+    means = {n.removeprefix(LOG): mean for n, mean in found.items() if mean is not None}
+    timed = any(client.ended is not None for client in round.clients)
+    number, clock = round.state.round, round.state.clock
     highest, average = _continued(before, "accuracy", accuracy, number)
     highest_mean, average_mean = _continued(before, "client_accuracy", mean, number)
     return RoundRow(
@@ -202,9 +205,7 @@ def round_row(
         ema_client_accuracy=average_mean,
         worst_decile_accuracy=worst,
         loss=loss,
-        train_loss=_training_loss(round.clients),
-        seconds=spent.training + spent.evaluating,
-        evaluation_seconds=spent.evaluating,
+        train_loss=_mean_of("loss", round.clients, lambda client: client.num_steps),
         bytes_up=sum(client.bytes_up for client in round.clients),
         bytes_down=sum(client.bytes_down for client in round.clients),
         sampled=len(round.clients),
@@ -213,18 +214,10 @@ def round_row(
         late=outcomes["late"],
         rejected=outcomes["rejected"],
         used=sum(client.used for client in round.clients),
-        dropped=dropped,
-        sites=sites,
-        absent=absent,
-        notices=notices,
-        virtual_time=_virtual_time(round),
-        logged={**_means_of_logs(round.clients), **round.logged},
+        virtual_time=clock.now if clock and timed else None,
+        logged={**means, **round.logged},
+        **measured,
     )
-
-
-def _virtual_time(round: Round) -> float | None:
-    timed = any(client.ended is not None for client in round.clients)
-    return round.state.clock.now if round.state.clock and timed else None
 
 
 def _continued(
@@ -239,24 +232,14 @@ def _continued(
     return max(highest, value), ema([average, value], rounds=[before.known[quantity], round])
 
 
-def _training_loss(clients: Sequence[ClientReport]) -> float | None:
-    """The mean over all steps of all clients with a valid reply that told it."""
-    valid = [client for client in clients if client.outcome == "ok" and "loss" in client.metrics]
-    steps = sum(client.num_steps for client in valid)
-    total = sum(client.metrics["loss"] * client.num_steps for client in valid)
-    return total / steps if steps else None
-
-
-def _means_of_logs(clients: Sequence[ClientReport]) -> dict[str, float]:
-    """What clients with a valid reply have logged, weighted by their images."""
-    valid = [client for client in clients if client.outcome == "ok"]
-    names = dict.fromkeys(name for client in valid for name in client.metrics if name[:4] == LOG)
-    means = {}
-    for name in names:
-        told = [client for client in valid if name in client.metrics]
-        total = sum(client.metrics[name] * client.num_examples for client in told)
-        means[name.removeprefix(LOG)] = total / sum(client.num_examples for client in told)
-    return means
+def _mean_of(
+    name: str, clients: Sequence[ClientReport], weight: Callable[[ClientReport], int]
+) -> float | None:
+    """The mean of a metric over all clients with a valid reply that told it."""
+    told = [client for client in clients if client.outcome == "ok" and name in client.metrics]
+    total = sum(client.metrics[name] * weight(client) for client in told)
+    weights = sum(map(weight, told))
+    return total / weights if weights else None
 
 
 def client_rows(

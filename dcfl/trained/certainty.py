@@ -9,18 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-Z = 1.959963984540054  # the normal quantile of 97.5 %: intervals are of 95 %
+from dcfl.scores import Interval, Z, wilson
+
 RESAMPLES = 5000
-Interval = tuple[float, float]  # percent, or percentage points
 Numbers = NDArray[np.float64]
-
-
-def wilson(right: float, images: float) -> Interval:
-    """Of a share of independent images, percent (Wilson, 1927)."""
-    share, spread = right / images, Z * Z / images
-    middle = (share + spread / 2) / (1 + spread)
-    reach = Z / (1 + spread) * math.sqrt(share * (1 - share) / images + spread / images / 4)
-    return 100 * max(middle - reach, 0.0), 100 * min(middle + reach, 1.0)
 
 
 def accuracy_interval(right: Tensor, groups: Tensor | None) -> Interval:

@@ -84,10 +84,6 @@ class Classifier:
     reading: Reading
     seen: Digests | None = None  # of the pictures that it was trained on
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        return self.model.class_names
-
     def pixels(self, paths: Sequence[Path]) -> tuple[Tensor, dict[int, str]]:
         """uint8 [n, H, W, C] of the pictures that can be read, and why the others cannot."""
         rows, reasons = decode_all(paths, self.reading)
@@ -98,7 +94,7 @@ class Classifier:
 
     def look_at(self, places: Iterable[str | Path]) -> Iterator[Seen]:
         """A hundred pictures at a time, of all that are at these places."""
-        return map(self._see, find_pictures(places, self.class_names))
+        return map(self._see, find_pictures(places, self.model.class_names))
 
     @torch.inference_mode()
     def _see(self, block: tuple[Found, ...]) -> Seen:

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dcfl.data.catalogue import is_named
-from dcfl.data.to_score import Wanted, images_to_score
 from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.model_file import Network, Which, load_model
+from dcfl.runs.model_file import Network, Which
 from dcfl.system.storage import replacing
 from dcfl.trained.classifier import open_classifier
-from dcfl.trained.subject import data_settings, embed, inputs_of, sees_pictures
+from dcfl.trained.evaluate import ModelScoring
+from dcfl.trained.subject import embed
 
 
 class EmbeddedPictures(NamedTuple):
@@ -66,7 +66,7 @@ def embed_pictures(
         files,
         np.array(labels, np.int64),
         np.concatenate(predicted),
-        classifier.class_names,
+        classifier.model.class_names,
         skipped,
     )
 
@@ -74,14 +74,12 @@ def embed_pictures(
 def _of_data_set(
     folder: Path, name: str, layer: Embedding, which: Which, network: Network
 ) -> EmbeddedPictures:
-    model = load_model(folder, which, model=network)
-    preparation, shape = inputs_of(model)
-    wanted = Wanted(model.class_names, shape, sees_pictures(model))
-    images = images_to_score(name, data_settings(RecordedRun.open(folder)), wanted).images
-    features, logits = embed(model, images, preparation, layer)
+    scoring = ModelScoring.of(RecordedRun.open(folder), which, network)
+    images = scoring.to_score(name).images
+    features, logits = embed(scoring.model, images, scoring.preparation, layer)
     files = [f"{name}/{row}" for row in range(len(images))]
     found = (features.numpy(), files, images.labels.numpy(), logits.argmax(dim=1).numpy())
-    return EmbeddedPictures(*found, model.class_names, {})
+    return EmbeddedPictures(*found, scoring.model.class_names, {})
 
 
 def require_npz(path: Path) -> None:
@@ -92,7 +90,6 @@ def require_npz(path: Path) -> None:
 
 def write_embeddings(path: Path, embedded: EmbeddedPictures) -> None:
     """An .npz of plain numbers and text, whole or not at all."""
-    require_npz(path)
     with replacing(path) as partial, partial.open("wb") as stream:
         np.savez(
             stream,

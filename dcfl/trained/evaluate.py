@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,13 +19,13 @@ from torch import Tensor
 from dcfl import config
 from dcfl import tensors as named
 from dcfl.data import Dataset, DataSettings, FederatedData, Images, Preparation
-from dcfl.data.client_data import normalises_by_batch
 from dcfl.data.identical import trained_on
 from dcfl.data.to_score import ToScore, Wanted, fitted, images_to_score
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, Diverged, RunFolderError
 from dcfl.evaluation import (
     OWN_IMAGES,
+    OWN_MIX,
     client_accuracies,
     finite_or_none,
     own_mix_accuracies,
@@ -38,7 +38,7 @@ from dcfl.models import FeatureModel
 from dcfl.models.parts import all_but, freeze
 from dcfl.runs.evaluations import ClientScore, EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.model_file import Network, Which, load_model
+from dcfl.runs.model_file import PERSONAL, Network, Which, load_model
 from dcfl.scores import Scores
 from dcfl.system.wording import printable
 from dcfl.trained.certainty import PairedModels, accuracy_interval, number_of_groups
@@ -52,7 +52,6 @@ from dcfl.trained.subject import (
 )
 
 PART = 10_000  # images whose answers are counted at a time
-Owned = Iterable[tuple[str, Images]]  # by client or site
 
 
 def evaluate(
@@ -66,7 +65,8 @@ def evaluate(
 
     Args:
         run_folder: The folder of a run that has finished.
-        data: Nothing: the images that the run was scored on. Or a folder of class folders, an .npz
+        data: Nothing: the images that the run was scored on, of a client's own model the client's
+            own if it has any. Or a folder of class folders, an .npz
             file, a data set as in `data.dataset` (`"folder:PATH"`, `"cifar10"`), or a Dataset,
             with classes that the model knows. Its test images count, or all if it has none.
         which: "last", the model after the last round, or "best", if the run has kept it; or the
@@ -108,8 +108,9 @@ def evaluation_of(
     network: Network = None,
     parts: Sequence[str] = (),
 ) -> EvaluationRecord:
-    """`clients`: score each client on its own images too. `fine_tune`: and after so many epochs of
-    training on them. `parts`: see `fine_tuned_accuracies`."""
+    """`clients`: score each client too, as everywhere: on its own test images or else on its own
+    mix of classes. `fine_tune`: and after so many epochs of training on its training images.
+    `parts`: see `fine_tuned_accuracies`."""
     run = RecordedRun.open(folder)
     remote = data_settings(run).dataset == "remote"
     if fine_tune and (data is not None or remote):
@@ -157,19 +158,31 @@ class ModelScoring:
     def own_data(
         self, clients: bool, fine_tune: int = 0, parts: Sequence[str] = ()
     ) -> EvaluationRecord:
+        """A client's own model on the client's own test images, if it has any."""
         settings, dataset = data_settings(self.run), load_own_data(self.run, self.model)
-        kind = kind_of_images(settings)
-        record, _ = self.judged(settings.dataset, kind, dataset.test, own=True)
+        test, logits = dataset.test, self.logits(dataset.test)
+        record = self.record(settings.dataset, kind_of_images(settings), test, logits)
         client = self.which if isinstance(self.which, int) else None
         if not (clients or fine_tune or client is not None):
             return record
         data = self._split(settings, dataset)
         names = client_names(data)
-        kind, owned = self._own_clients(data)
-        only = names[client] if client is not None and not clients else None
-        mixed = own_mix_accuracies(record.scores.recall, data.label_mixes())
-        mixes = dict(zip(names, mixed, strict=True)) if dataset.test.owners is None else {}
-        record = self._with_clients(record, kind, owned, mixes, only)
+        if test.owners is not None:
+            kind, rows = OWN_IMAGES, _client_scores(names, test, test.owners, _right(logits, test))
+        else:
+            kind = f"{record.kind} in {OWN_MIX}"
+            found = own_mix_accuracies(record.scores.recall, data.label_mixes()).tolist()
+            scored = zip(names, found, strict=True)
+            rows = tuple(ClientScore(name, 0, x) for name, x in scored if math.isfinite(x))
+        if client is not None:
+            mine = test.owners == client if test.owners is not None else torch.zeros(0)
+            if mine.any():
+                own = f"own {record.kind}"
+                record = self.record(settings.dataset, own, test[mine], logits[mine])
+            if not clients:  # a client's model is for nobody else
+                rows = tuple(row for row in rows if row.name == names[client])
+        if clients or fine_tune or test.owners is None:
+            record = replace(record, clients=rows, clients_kind=kind)
         return self._fine_tuned(record, data, fine_tune, parts) if fine_tune else record
 
     def _fine_tuned(
@@ -182,7 +195,8 @@ class ModelScoring:
             replace(client, fine_tuned_accuracy=finite_or_none(value))
             for client, value in zip(record.clients, accuracies, strict=True)
         )
-        return replace(record, clients=clients, fine_tuned=epochs)
+        frozen = () if parts else tuple(self.run.config["model"].get("freeze", ()))
+        return replace(record, clients=clients, fine_tuned=epochs, frozen=frozen)
 
     def other_data(self, data: str | Path | Dataset, clients: bool) -> EvaluationRecord:
         found = self.to_score(data)
@@ -191,10 +205,14 @@ class ModelScoring:
                 f"{printable(found.name)} has no clients: they need sites:PATH, or the run's own "
                 f"data"
             )
-        record, _ = self.judged(found.name, "images", found.images, own=False)
+        logits = self.logits(found.images)
+        record = self.record(found.name, "images", found.images, logits, own=False)
         if not clients:
             return record
-        return self._with_clients(record, "its own images", found.owners.items())
+        whole, owners = _together([*found.owners.values()])  # a common test set has other images
+        right = _right(self.logits(whole), whole)
+        rows = _client_scores([*found.owners], whole, owners, right)
+        return replace(record, clients=rows, clients_kind="its own images")
 
     def to_score(self, data: str | Path | Dataset) -> ToScore:
         if isinstance(data, Dataset):
@@ -211,82 +229,71 @@ class ModelScoring:
             )
         return data
 
-    def _own_clients(self, data: FederatedData) -> tuple[str, Owned]:
-        """The kind of the clients' images, and those images."""
-        names, test = enumerate(client_names(data)), data.dataset.test
-        if test.owners is None:
-            owned = ((name, data.client(number).images) for number, name in names)
-            return "images that it trained on", owned
-        own = ((name, test.of(number)) for number, name in names)
-        return OWN_IMAGES, ((name, images) for name, images in own if len(images))
-
-    def _answers(self, images: Images) -> tuple[Scores, Tensor]:
-        """The scores, and which images it gets right."""
+    def logits(self, images: Images) -> Tensor:
+        """All images go through the model together: those of one client alone would be another
+        input to a model that normalises by the batch."""
         if not len(images):
             raise ConfigError(f"{self.run.folder.name}: there are no images to score it on")
         device = choose_devices("auto")[0]
-        model, here = self.model.to(device), images.to(device)
-        logits, labels = embed(model, here, self.preparation)[1], images.labels.cpu()
-        try:
-            starts = range(0, len(labels), PART)
-            parts = (Scores.of(logits[at : at + PART], labels[at : at + PART]) for at in starts)
-            scores = reduce(add, parts)
-        except ValueError as error:
+        logits = embed(self.model.to(device), images.to(device), self.preparation)[1]
+        if not logits.isfinite().all():
             raise RunFolderError(
                 f"{self.run.folder}: the model's outputs are not finite: the run has diverged"
-            ) from error
-        return scores, logits.argmax(dim=1) == labels
+            )
+        return logits
 
-    def judged(
-        self, name: str, kind: str, images: Images, own: bool
-    ) -> tuple[EvaluationRecord, Tensor]:
-        """The record, and which images the model gets right."""
-        scores, right = self._answers(images)
-        groups = number_of_groups(images.groups) if images.groups is not None else 0
-        record = EvaluationRecord(
+    def record(
+        self, name: str, kind: str, images: Images, logits: Tensor, own: bool = True
+    ) -> EvaluationRecord:
+        labels, starts = images.labels.cpu(), range(0, len(images), PART)
+        parts = (Scores.of(logits[at : at + PART], labels[at : at + PART]) for at in starts)
+        groups = _groups(images)
+        return EvaluationRecord(
             data=name,
             own_data=own,
             kind=kind,
             which=self.which,
             weights_sha256=named.sha256(self.model.state_dict()),
             class_names=self.wanted.class_names,
-            scores=scores,
-            interval=accuracy_interval(right, images.groups if groups > 1 else None),
-            groups=groups if groups > 1 else None,
+            scores=reduce(add, parts),
+            interval=accuracy_interval(_right(logits, images), groups),
+            groups=number_of_groups(groups) if groups is not None else None,
             trained_on=trained_on(self.run.folder, images),
         )
-        return record, right
 
-    def _with_clients(
-        self,
-        record: EvaluationRecord,
-        kind: str,
-        owned: Owned,
-        mixed: Mapping[str, Tensor] = MappingProxyType({}),
-        only: str | None = None,
-    ) -> EvaluationRecord:
-        """`mixed`: by name, the accuracy on a client's own mix of classes; NaN if they have no test
-        images. `only`: this client alone, whose model is for nobody else."""
-        by_batch = normalises_by_batch(self.model)
-        found = [(name, images) for name, images in owned if by_batch or only in (None, name)]
-        if by_batch:  # beside each other: a batch of one client's classes would be another input
-            pixels = torch.cat([images.pixels for _, images in found])
-            whole = Images(pixels, torch.cat([images.labels for _, images in found]))
-            ends = np.cumsum([len(images) for _, images in found])[:-1]
-            rights = [*self._answers(whole)[1].tensor_split(torch.from_numpy(ends))]
-        else:
-            rights = [self._answers(images)[1] for _, images in found]
-        clients = tuple(
-            ClientScore(
-                name,
-                len(right),
-                100 * int(right.sum()) / len(right),
-                finite_or_none(float(mixed[name])) if name in mixed else None,
-            )
-            for (name, _), right in zip(found, rights, strict=True)
-            if only in (None, name)
-        )
-        return replace(record, clients=clients, clients_kind=kind)
+
+def _right(logits: Tensor, images: Images) -> Tensor:
+    """Which images the model gets right."""
+    return logits.argmax(dim=1) == images.labels.cpu()
+
+
+def _groups(images: Images) -> Tensor | None:
+    """None if they are all of one, of which nothing can be drawn."""
+    groups = images.groups
+    return groups if groups is not None and number_of_groups(groups) > 1 else None
+
+
+def _client_scores(
+    names: Sequence[str], images: Images, owners: Tensor, right: Tensor
+) -> tuple[ClientScore, ...]:
+    """A row for each client that owns some of the images."""
+    rows = []
+    for number, name in enumerate(names):
+        mine, own = right[owners == number], images[owners == number]
+        if len(own):
+            accuracy = 100 * int(mine.sum()) / len(own)
+            interval = accuracy_interval(mine, _groups(own))
+            rows.append(ClientScore(name, len(own), accuracy, interval))
+    return tuple(rows)
+
+
+def _together(parts: Sequence[Images]) -> tuple[Images, Tensor]:
+    """All images, and the number of the part that each comes from."""
+    groups = [part.groups for part in parts if part.groups is not None]
+    pixels, labels = (torch.cat([getattr(part, n) for part in parts]) for n in ("pixels", "labels"))
+    whole = Images(pixels, labels, torch.cat(groups) if len(groups) == len(parts) else None)
+    sizes = torch.tensor([len(part) for part in parts])
+    return whole, torch.arange(len(parts)).repeat_interleave(sizes)
 
 
 class TwoModels(NamedTuple):
@@ -296,26 +303,53 @@ class TwoModels(NamedTuple):
 
 
 def compare_models(
-    folders: Sequence[Path], data: str | Path | Dataset | None = None, network: Network = None
+    folders: Sequence[Path],
+    data: str | Path | Dataset | None = None,
+    network: Network = None,
+    client: int | None = None,
+    best: bool = False,
 ) -> TwoModels:
-    """The last models of two runs, image by image: on a data set, or on the first run's own
-    images."""
-    scorings = [ModelScoring.of(RecordedRun.open(folder), "last", network) for folder in folders]
-    source = load_own_data(scorings[0].run, scorings[0].model) if data is None else data
-    found = [scoring.to_score(source) for scoring in scorings]
-    judged = [
-        scoring.judged(one.name, "images", one.images, own=False)
-        for scoring, one in zip(scorings, found, strict=True)
-    ]
-    truths = [
-        [scoring.wanted.class_names[label] for label in one.images.labels.tolist()]
-        for scoring, one in zip(scorings, found, strict=True)
-    ]
-    if truths[0] != truths[1]:
+    """Models of two runs, image by image: on a data set, or on the first run's own images. Of a
+    `client` its own models, or those that it shares, on its own test images. `best`: of the models
+    that are shared."""
+    runs = [RecordedRun.open(folder) for folder in folders]
+    used = [_model_of(run, client, best) for run in runs]
+    if best and "best" not in used:
+        raise ConfigError(f"--best and --client {client} name two models: give one of them")
+    if isinstance(client, int) and used == [client] * 2 and not _is_same(client, *runs):
+        raise ConfigError(f"client {client} of {runs[1].folder} is not that of {runs[0].folder}")
+    scorings = [ModelScoring.of(run, which, network) for run, which in zip(runs, used, strict=True)]
+    source = load_own_data(runs[0], scorings[0].model) if data is None else data
+    kind, mine = "images", None
+    if isinstance(source, Dataset) and client is not None and source.test.owners is not None:
+        kind, mine = "own test images", source.test.owners == client
+        if not mine.any():
+            raise ConfigError(f"{folders[0]}: client {client} has no test images: name others")
+    judged = []
+    for scoring in scorings:
+        found = scoring.to_score(source)
+        images, logits = found.images, scoring.logits(found.images)
+        if mine is not None:
+            images, logits = images[mine], logits[mine]
+        record = scoring.record(found.name, kind, images, logits, own=False)
+        truth = np.array(scoring.wanted.class_names)[images.labels.numpy()]
+        judged.append((record, _right(logits, images), truth, images))
+    (first, right, truth, images), (second, also_right, also_truth, _) = judged
+    if not np.array_equal(truth, also_truth):
         raise ConfigError("the two models are shown other images: some can be read for one only")
-    (first, right), (second, also_right) = judged
-    groups = found[0].images.groups if first.groups else None
-    return TwoModels(first, second, PairedModels.of(right, also_right, groups))
+    return TwoModels(first, second, PairedModels.of(right, also_right, _groups(images)))
+
+
+def _model_of(run: RecordedRun, client: int | None, best: bool) -> Which:
+    """The client's own or, if the run has none, the one that all share."""
+    if client is not None and (run.folder / PERSONAL).is_dir():
+        return client
+    return "best" if best else "last"
+
+
+def _is_same(client: int, *runs: RecordedRun) -> bool:
+    """By the site's name; of clients without names, the number is that of a split."""
+    return len({run.site_names.get(client, run.partition_sha256) for run in runs}) == 1
 
 
 def client_names(data: FederatedData) -> Sequence[str]:

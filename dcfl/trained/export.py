@@ -163,7 +163,10 @@ def export_model(run_folder: Path, options: ExportOptions, network: Network = No
         raise RunFolderError(
             f"{printable(run_folder)}: the model's outputs are not finite: the run has diverged"
         )
-    content = options.kind.written(graph, _example(graph, images))
+    # Three inputs, because the number of one or two may be taken for fixed.
+    example = images.pixels[torch.arange(3) % len(images.pixels)]
+    example = example if options.prepare else graph.preparation.clean(example).contiguous()
+    content = options.kind.written(graph, example)
     facts = CardFacts(
         run=run,
         which=options.which,
@@ -202,12 +205,6 @@ def _require_free(path: Path, options: ExportOptions) -> None:
             f"{printable(others[0])} was not written by dcfl and would be overwritten: "
             f"give another folder with --out"
         )
-
-
-def _example(graph: ExportedGraph, images: Compared) -> torch.Tensor:
-    """Three inputs, because the number of one or two may be taken for fixed."""
-    pixels = images.pixels[torch.arange(3) % len(images.pixels)]
-    return pixels if graph.wiring.prepare else graph.preparation.clean(pixels).contiguous()
 
 
 def _compared(

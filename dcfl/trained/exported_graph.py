@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -72,6 +72,16 @@ class ExportedGraph(nn.Module):
         return "pixels" if self.wiring.prepare else "images"
 
     @property
+    def input_words(self) -> str:
+        if self.vectors:
+            return f"{self.input_name}, float32 [batch, {self.channels}]"
+        if self.wiring.prepare:
+            shape = f"[batch, {self.size}, {self.size}, {self.channels}]"
+            return f"{self.input_name}, uint8 {shape}, of this very size"
+        shape = f"[batch, {self.channels}, {self.size}, {self.size}]"
+        return f"{self.input_name}, float32 {shape}, normalised"
+
+    @property
     def output_names(self) -> list[str]:
         names = ["probabilities", "logits"] if self.wiring.prepare else ["logits"]
         return [*names, "embedding"] if self.wiring.embedding else names
@@ -97,21 +107,14 @@ def graph_of(model: FeatureModel, settings: ModelSettings, wiring: Wiring) -> Ex
     settings = replace(settings, weights="", weights_skip=(), freeze=())
     if settings.head.startswith(SIDE) and wiring.embedding != "projection":
         settings = replace(settings, head="none")
+        channels, size = cast(tuple[int, Size], model.built_for)
+        other = build_model(settings, channels, size, len(model.class_names), seed=0)
         state = {k: v for k, v in model.state_dict().items() if not within(k, (SIDE,))}
-        model = rebuilt(model, settings, state)
+        other.load_state_dict(state)
+        other.class_names, other.preparation = model.class_names, model.preparation
+        other.image_shape, other.built_for = model.image_shape, model.built_for
+        model = other.eval()
     return ExportedGraph(model.float(), settings, wiring)
-
-
-def rebuilt(
-    model: FeatureModel, settings: ModelSettings, weights: Mapping[str, Tensor]
-) -> FeatureModel:
-    """The network of these settings with these weights, for the inputs of `model`."""
-    channels, size = cast(tuple[int, Size], model.built_for)
-    other = build_model(settings, channels, size, len(model.class_names), seed=0)
-    other.load_state_dict(weights)
-    other.class_names, other.preparation = model.class_names, model.preparation
-    other.image_shape, other.built_for = model.image_shape, model.built_for
-    return other.eval()
 
 
 Runtime = Callable[[Tensor], tuple[Tensor, ...]]  # an exported file, ready to be called
@@ -161,11 +164,6 @@ def _quiet_exporter() -> Iterator[None]:
             logging.disable(before)
 
 
-def _program(graph: ExportedGraph, example: Tensor) -> torch.export.ExportedProgram:
-    any_batch = {"inputs": {0: torch.export.Dim.DYNAMIC}}
-    return torch.export.export(graph, (example,), dynamic_shapes=any_batch)
-
-
 CLASS_NAMES = "class_names"  # JSON in every exported file: the classes in the order of the outputs
 
 
@@ -201,8 +199,9 @@ def _torchscript_load(path: Path, _: ExportedGraph) -> Runtime:
 
 
 def _onnx_bytes(graph: ExportedGraph, example: Tensor) -> bytes:
+    any_batch = {"inputs": {0: torch.export.Dim.DYNAMIC}}
     program: Any = torch.onnx.export(
-        _program(graph, example),
+        torch.export.export(graph, (example,), dynamic_shapes=any_batch),
         input_names=[graph.input_name],
         output_names=graph.output_names,
         dynamo=True,

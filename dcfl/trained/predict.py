@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dcfl.errors import require
 from dcfl.runs.model_file import Network, Which
+from dcfl.system.json_types import Json
 from dcfl.trained.classifier import Seen, open_classifier
 
 
@@ -37,6 +38,16 @@ class Prediction:
     def right(self) -> bool | None:
         """None if the truth is not known, or nothing was predicted."""
         return None if self.truth is None or not self.ranking else self.label == self.truth
+
+    def to_json(self) -> Json:
+        return {
+            "picture": str(self.picture),
+            "label": self.label,
+            "ranking": [candidate._asdict() for candidate in self.ranking],
+            "truth": self.truth,
+            "skipped": self.skipped or None,
+            "trained_on": self.trained_on,
+        }
 
 
 def predict(
@@ -80,7 +91,7 @@ def predict(
     places = [pictures] if isinstance(pictures, str | Path) else list(pictures)
     classifier = open_classifier(Path(run_folder), which, model)
     blocks = classifier.look_at(places)
-    return (one for seen in blocks for one in _predictions(seen, classifier.class_names, top))
+    return (one for seen in blocks for one in _predictions(seen, classifier.model.class_names, top))
 
 
 def _predictions(seen: Seen, names: tuple[str, ...], top: int) -> Iterator[Prediction]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def test_a_dry_run_says_what_a_run_would_cost_and_writes_nothing(cli: Call, tmp_
     assert {*said} >= {"what", "clients", "time", "memory", "engine", "disk", "sent", "measured"}
     assert "dcfl-pw on digits, cnn with 94,186 parameters, float32" in said["what"]
     assert "5 of 20 a round, 72 images each; 80 rounds" in said["clients"]
-    assert "begun now it ends" in said["time"]
+    assert "a round" in said["time"]
     assert not list(tmp_path.iterdir())
 
 
@@ -74,15 +73,8 @@ def test_a_run_that_does_not_fit_is_told_so(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(estimates, "available_bytes", lambda: 0)
     monkeypatch.setattr(estimates, "memory_of", lambda pid: 10**8)
     prepared = ready()
-    card = estimate_card(prepared, estimate(prepared), datetime(2026, 1, 1))
+    card = estimate_card(prepared, estimate(prepared))
     assert "100.0 MB are free: it does not fit" in card
-
-
-@pytest.mark.usefixtures("cli")
-def test_a_run_of_a_million_years_has_no_date() -> None:
-    prepared = ready()
-    endless = replace(estimate(prepared), seconds=1e15)
-    assert "it ends" not in estimate_card(prepared, endless, datetime(2026, 1, 1))
 
 
 def test_the_first_line_says_what_trains_where(cli: Call) -> None:

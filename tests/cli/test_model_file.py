@@ -57,7 +57,7 @@ def test_the_run_folder_has_a_copy_and_its_hash(trained: Path) -> None:
 def test_the_trained_model_comes_back_with_its_file(trained: Path, tmp_path: Path) -> None:
     for file in (tmp_path / "net.py", trained / "model.py"):
         OWN_MODELS.clear()
-        model = dcfl.load_model(trained, model_file=file)
+        model = dcfl.load_model(trained, model=file)
         assert {*model.state_dict()} == {
             f"{k}.{kind}" for k in (1, 3) for kind in ("weight", "bias")
         }
@@ -81,7 +81,7 @@ def test_another_file_is_refused(trained: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.py"
     other.write_text(FUNCTION)
     with pytest.raises(ConfigError, match=r"other\.py is not the file that .* was trained with"):
-        dcfl.load_model(trained, model_file=other)
+        dcfl.load_model(trained, model=other)
 
 
 def test_the_name_of_a_network_cannot_be_borrowed(trained: Path, tmp_path: Path) -> None:

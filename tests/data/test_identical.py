@@ -1,6 +1,8 @@
 """The same picture twice: counted where it may deceive, and remembered by a run."""
 
 import json
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -63,6 +65,24 @@ def test_identical_pictures_are_counted(tmp_path: Path, cli: Call) -> None:
     with pytest.warns(UserWarning, match=f"identical pictures: {said}") as told:
         dcfl.run(data=settings_of(tmp_path), **SMALL)
     assert sum("identical" in str(one.message) for one in told) == 1
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_study_is_warned_once(parallel: int, tmp_path: Path) -> None:
+    """Not by every cell, and not by every process."""
+    clinic(tmp_path / "all")
+    save(tmp_path / "all" / "benign" / "p99" / "again.png", deep(10))
+    settings = ("data.image_size=8", "data.clients=2", "federation.rounds=1", "output.report=false")
+    words = (
+        "compare",
+        f"data.dataset=folder:{tmp_path / 'all'}",
+        *settings,
+        "training.batch_size=8",
+    )
+    cells = ("--methods", "fedavg,fedprox", "--seeds", "0,1", "--parallel", str(parallel))
+    command = [sys.executable, "-m", "dcfl", *words, *cells, "--out", str(tmp_path / "out")]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert found.stderr.count("identical pictures: ") == 1
 
 
 def test_a_run_remembers_what_it_was_trained_on(tmp_path: Path, cli: Call) -> None:

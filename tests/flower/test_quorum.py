@@ -130,7 +130,7 @@ def test_a_resumed_run_is_scored_by_the_sites_that_began_it(
     assert (row.accuracy, row.absent) == (None, (1,))
     recorded = RecordedRun.open(tmp_path / "out")
     card = run_card(recorded.summary, recorded.rounds, "SuperNodes", recorded.folder)
-    assert f"accuracy ? %, MAX {recorded.rounds[0].accuracy:.2f}, " in card
+    assert f"accuracy ?, MAX {recorded.rounds[0].accuracy:.2f} %, " in card
     assert "without the test images of site 1" in (tmp_path / "out" / "report.html").read_text()
 
 

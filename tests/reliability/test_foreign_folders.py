@@ -282,10 +282,10 @@ def test_data_and_weights_outside_need_trust_too(
 def test_an_edited_run_is_not_ones_own(tmp_path: Path, mine: Callable[[str], None]) -> None:
     made = stopped_with(tmp_path / "made", **{"output.trackers": ["csv"]})
     config = made / "config.toml"
-    config.write_text(config.read_text().replace('["csv"]', '["csv", "mlflow"]'))
-    with pytest.raises(RunFolderError, match="the tracker csv, the tracker mlflow, and you"):
+    config.write_text(config.read_text().replace('["csv"]', '["csv", "tensorboard"]'))
+    with pytest.raises(RunFolderError, match="the tracker csv, the tracker tensorboard, and you"):
         dcfl.resume(made)
-    assert not [*tmp_path.rglob("mlflow.db")]
+    assert not [*tmp_path.rglob("tensorboard")]
 
 
 def test_what_names_nothing_outside_needs_no_trust(

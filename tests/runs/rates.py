@@ -3,8 +3,7 @@
 from dcfl.runs.estimate import Rates
 
 RATES = Rates(
-    first=0.1,
-    later=0.2,
+    visit=0.1,
     overhead=1.25,
     scored=0.1,
     warm_up=7.0,

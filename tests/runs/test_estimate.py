@@ -81,21 +81,19 @@ def test_test_images_fill_the_gaps() -> None:
 
 
 def test_rounds_add_up() -> None:
-    """Three clients a round, for two epochs: those that were there before take longer. Every
-    evaluation takes two seconds; it is part of the next round, but for the last."""
-    visited: set[int] = set()
+    """Three clients a round, for two epochs. Every evaluation takes two seconds; it is part of the
+    next round, but for the last."""
     expected = RATES.warm_up + 2.0
     for number in range(1, 5):
         cohort = sample_cohort(6, 0.5, 0, number)
-        visits = sum(2 * SIZES[one] * (0.2 if one in visited else 0.1) for one in cohort)
+        visits = sum(2 * SIZES[one] * RATES.visit for one in cohort)
         expected += RATES.overhead * (visits + (2.0 if number > 1 else 0.0))
-        visited.update(cohort)
     assert total_seconds(prepared(), RATES) == pytest.approx(expected)
 
 
 def first_visits() -> list[float]:
     """Seconds of the clients of the first round."""
-    return [2 * SIZES[client] * RATES.first for client in sample_cohort(6, 0.5, 0, 1)]
+    return [2 * SIZES[client] * RATES.visit for client in sample_cohort(6, 0.5, 0, 1)]
 
 
 def test_what_is_not_done_costs_nothing() -> None:
@@ -193,9 +191,8 @@ def test_a_trial_leaves_nothing_behind(
     assert (rates.memory > 0) == (method in ("moon", "scaffold"))
     assert (rates.upload > 0) == (method in ("dcfl-pw", "scaffold"))
     assert rates.cohort == 3
-    assert rates.later > 0
+    assert rates.visit > 0
     assert rates.scored > 0
-    assert (rates.first == rates.later) == (method in ("fedavg", "dcfl-pw"))
 
 
 @pytest.mark.usefixtures("quick")
@@ -211,7 +208,7 @@ def test_neither_faults_nor_a_rule_for_many_replies_stop_a_trial() -> None:
     ready = prepared(participation=1.0, server=ServerSettings(aggregation="krum", byzantine=0.1))
     faults = FaultSettings(crash=1.0)
     broken = replace(ready.runner, faults=faults)
-    assert measure(replace(ready, runner=broken)).later > 0
+    assert measure(replace(ready, runner=broken)).visit > 0
 
 
 class Broken(Method):

@@ -97,12 +97,23 @@ def test_models_of_rounds(kept: RecordedRun) -> None:
 
 
 def test_the_mean_of_the_updates_is_the_model(kept: RecordedRun) -> None:
-    files = [*kept.folder.glob("round-000004-client-*.safetensors")]
-    assert len(files) == 4
-    state = kept.model(round=4).state_dict()
+    updates, state = kept.updates(4), kept.model(round=4).state_dict()
+    assert len(updates) == len([*kept.folder.glob("round-000004-client-*.safetensors")]) == 4
     for name in (name for name, tensor in state.items() if tensor.is_floating_point()):
-        sent = torch.stack([load_file(file)[f"weights/{name}"] for file in files])
+        sent = torch.stack([one.weights[name] for one in updates.values()])
         torch.testing.assert_close(sent.double().mean(dim=0).float(), state[name])
+
+
+def test_what_was_kept_is_listed_and_read(kept: RecordedRun) -> None:
+    assert kept.kept_rounds == [2, 4]
+    rows = [row for row in kept.clients if row.round == 2]
+    updates = kept.updates(2)
+    assert list(updates) == [row.client for row in rows]
+    for row in rows:
+        assert updates[row.client].num_examples == row.num_examples
+        assert updates[row.client].metrics == row.metrics
+    with pytest.raises(RunMissing, match=r"no update of round 3: see output\.keep_updates"):
+        kept.updates(3)
 
 
 def test_test_images_and_embeddings(kept: RecordedRun) -> None:

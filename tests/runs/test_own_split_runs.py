@@ -53,7 +53,7 @@ def test_a_run_has_the_clients_of_the_file(alone: Run) -> None:
     assert recorded.config["data"]["partition"] == f"file:{alone.folder.parent / 'split.json'}"
     assert recorded.partition_counts.sum(axis=1).tolist() == [100] * 4
     record = evaluation_of(alone.folder, None, "last", clients=True)
-    assert [client.images for client in record.clients] == [100] * 4
+    assert len(record.clients) == 4
 
 
 def test_a_changed_file_does_not_pass_for_the_same_split(alone: Run, tmp_path: Path) -> None:

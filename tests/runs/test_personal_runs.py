@@ -204,9 +204,15 @@ def test_a_row_per_client_has_both_accuracies(alone: Run, tmp_path: Path) -> Non
         assert f"{value:.2f}" in page
     assert "the clients’ own reached" in page
     card = run_card(summary, RecordedRun.open(run.folder).rounds, "here", run.folder)
-    assert f"{summary.personal_accuracy:.2f} % on average with their own models" in card
-    assert f"({summary.client_accuracy:.2f} with the global one)" in card
-    assert "2 of 4 have a model" in card
+    first, second = card.splitlines()[:2]
+    assert f"the clients' own models {summary.personal_accuracy:.2f} % on average, each on" in first
+    assert "2 of 4 clients have one" in first
+    assert second.startswith(f"global  accuracy {summary.final_accuracy:.2f} %, MAX ")
+    assert second.endswith(f"; {summary.client_accuracy:.2f} % on average at the clients")
+    assert "recall  of the global model, lowest of" in card
+    config = run.folder / "config.toml"
+    config.write_text(config.read_text().replace('"scaffold"', '"somebodys"'))
+    assert run_card(summary, [], "here", run.folder).startswith(first.partition(" on ")[0])
 
 
 def test_a_clients_model_is_the_global_one_with_its_own_part(alone: Run) -> None:
@@ -236,6 +242,10 @@ def test_head_epochs_and_choices_need_what_they_are_about(tmp_path: Path) -> Non
         experiment(tmp_path, **{"federation.personal": []})
     with pytest.raises(ConfigError, match=r"output\.keep_best goes by the global model"):
         experiment(tmp_path, **{"output.keep_best": True, "data.holdout": 0.1})
+    alone = {"federation.personal": [], "training.head_epochs": 0, "method.name": "fedavg"}
+    alone |= {"federation.baseline": "alone", "federation.patience": 3, "data.holdout": 0.1}
+    with pytest.raises(ConfigError, match=r"patience goes by .* or federation\.baseline"):
+        experiment(tmp_path, **alone)
     with pytest.raises(ConfigError, match="must be 0"):
         experiment(tmp_path, **{"training.head_epochs": -1})
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dcfl.engines.engine import SiteScore
 from dcfl.errors import RunFolderError
 from dcfl.runs.rows import ClientRow, RoundRow, Row, Summary
+from dcfl.settings import comments
 from dcfl.system.json_types import Json
 
 WRITTEN = Path(__file__).parent / "written_run"
@@ -24,6 +25,12 @@ KINDS: list[tuple[type[Row], Json]] = [
     (Summary, SUMMARY),
 ]
 each_kind = pytest.mark.parametrize(("kind", "written"), KINDS, ids=lambda kind: str(kind)[:40])
+
+
+@each_kind
+def test_every_field_says_what_it_means(kind: type[Row], written: Json) -> None:
+    """The reference shows it."""
+    assert {field.name for field in fields(kind)} == comments(kind).keys()
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "clients.jsonl"])

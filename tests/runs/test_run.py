@@ -245,7 +245,7 @@ def test_losing_every_client_is_not_a_success(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ({"data": {"crop": 8}}, "out of sight"),
+        ({"data": {"crop": 8}}, "leave nothing of images of 8 pixels"),
         ({"data": {"crop": 0}, "method": {"name": "dcfl-sw", "positives": "view"}}, "second view"),
     ],
 )

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest  # type: ignore[import-untyped]
 
 import dcfl
-from dcfl.trained.certainty import PairedModels, accuracy_interval, wilson
+from dcfl.scores import wilson
+from dcfl.trained.certainty import PairedModels, accuracy_interval
 from dcfl.trained.evaluate import compare_models, evaluation_of
 from tests.command_line import Call
 from tests.data.pictures import class_folders

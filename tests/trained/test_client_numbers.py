@@ -14,14 +14,17 @@ import torch
 from PIL import Image
 
 import dcfl
-from dcfl.cli.cards import personal_words
+from dcfl.cli.cards import run_card
 from dcfl.data import DataSettings, load_dataset
 from dcfl.data.catalogue import load_own_site
 from dcfl.report import write_report
 from dcfl.report.client_sections import final_accuracies, personal_section
 from dcfl.runs.evaluations import EvaluationRecord
 from dcfl.runs.folder import RecordedRun
+from dcfl.runs.progress import RoundStatus
+from dcfl.scores import wilson
 from dcfl.trained.evaluate import evaluation_of
+from tests.command_line import Call
 
 SITES = ("east", "north", "west")
 SETTINGS: dict[str, Any] = {
@@ -122,25 +125,59 @@ def test_personal_models_are_above_the_common_one_wherever_a_number_is_shown(
     assert [row.personal_accuracy for row in fedbn.personal] == pytest.approx(own)
     assert summary.personal_accuracy == pytest.approx(np.mean(own))
     assert summary.worst_decile_personal_accuracy == pytest.approx(min(own))
-    shown = f"{np.mean(own):.2f} %"
-    assert shown in personal_words(summary)
-    assert "each on its own test images" in personal_words(summary)
+    assert summary.judged_accuracy == summary.personal_accuracy
+    shown = f"{np.mean(own):.2f} % on average, each on its own test images; {min(own):.2f} % the"
+    result = dcfl.Result(fedbn.folder, summary, {}, fedbn.model())
+    for text in (run_card(summary, fedbn.rounds, "here", fedbn.folder), str(result)):
+        leading, common = text.index(shown), text.index(f"accuracy {summary.final_accuracy:.2f} %")
+        assert leading < common
+        assert "global" in text[leading:common]
+    html = result._repr_html_()
+    assert html.index(f"{np.mean(own):.2f} %") < html.index(f"{summary.final_accuracy:.2f} %")
+    line, _ = RoundStatus(fedbn.experiment).after(fedbn.rounds[0])
+    assert line.startswith("the global model's accuracy ")
     write_report(fedbn.folder)
     page = (fedbn.folder / "report.html").read_text()
     assert "each on its own test images" in page
     assert "mix of classes, averaged" not in page
     for number, site in enumerate(SITES):
         record: EvaluationRecord = evaluation_of(fedbn.folder, which=number)
-        (client,) = record.clients
-        assert (client.name, client.accuracy) == (site, pytest.approx(own[number]))
-        assert client.own_mix_accuracy is None
+        assert record.scores.accuracy == pytest.approx(own[number])
+        assert record.images == (8, 14, 20)[number] == record.scores.confusion.sum()
+        assert record.interval == wilson(float(record.scores.confusion.trace()), record.images)
+        assert not record.clients
+        everywhere = evaluation_of(fedbn.folder, which=number, clients=True)
+        assert everywhere.scores == record.scores
+        assert (everywhere.clients[number].name, len(everywhere.clients)) == (site, 3)
+
+
+def test_two_runs_at_one_client_are_compared_on_its_own_pictures(
+    fedavg: RecordedRun, fedbn: RecordedRun, scans: Path, cli: Call
+) -> None:
+    """What a hospital decides by: its own model against the one that all share."""
+    common, own = right(fedavg, "last", scans), right(fedbn, "own", scans)
+    for number, images in enumerate((8, 14, 20)):
+        words = ("evaluate", fedavg.folder, fedbn.folder, "--client", number)
+        code, out, err = cli(*words, "--json")
+        assert code == 0, err
+        paired = json.loads(out)["paired"]
+        assert paired["images"] == images
+        assert paired["difference"] == pytest.approx(own[number] - common[number])
+        shown = cli(*words)[1]
+        assert f"last model: {common[number]:.2f} %" in shown
+        assert f"client {number}'s own model: {own[number]:.2f} %" in shown
+        assert f"on {images} own test images of sites:" in shown
+        _, out, _ = cli("evaluate", fedbn.folder, fedavg.folder, scans / "north", "--client", 1)
+        assert "client 1's own model" in out
+    assert cli("evaluate", fedbn.folder, fedbn.folder, "--client", 1, "--best")[0] == 2
+    assert "--client K takes that" in cli("evaluate", fedavg.folder, fedbn.folder)[2]
+    code, _, err = cli("evaluate", fedavg.folder, fedbn.folder, "--client", 7)
+    assert (code, err.count("\n")) == (2, 1)
 
 
 def test_a_fine_tuned_model_is_scored_on_the_same_pictures(fedavg: RecordedRun) -> None:
     record = evaluation_of(fedavg.folder, fine_tune=3)
-    assert record.tuned_on == "its own test images"
-    row = record.to_json()["clients"]["scores"][2]
-    assert "own_mix_accuracy" not in json.dumps(row) or row["own_mix_accuracy"] is None
+    assert record.clients_kind == "its own test images"
     assert (record.fine_tuned_fairness.mean or 0) > (record.fairness.mean or 100)
 
 

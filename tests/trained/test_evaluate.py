@@ -15,9 +15,11 @@ from dcfl.data import Dataset, Images, load_dataset
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError, RunMissing
 from dcfl.models import FeatureModel
+from dcfl.report.evaluation_section import client_table
 from dcfl.runs.evaluations import read_evaluation, read_evaluations, write_evaluation
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import prepare
+from dcfl.scores import wilson
 from dcfl.trained import evaluate as trained_evaluate
 from dcfl.trained.evaluate import evaluation_of
 from dcfl.trained.subject import load_own_data
@@ -140,20 +142,14 @@ def test_what_does_not_fit_is_refused_in_one_line(digits: Path, tmp_path: Path) 
         dcfl.evaluate(tmp_path)
 
 
-def test_clients_are_scored_on_what_they_own(digits: Path) -> None:
-    record = evaluation_of(digits, clients=True)
-    run = RecordedRun.open(digits)
-    assert [client.images for client in record.clients] == run.partition_counts.sum(1).tolist()
-    assert record.clients_kind == "images that it trained on"
-    model, data = dcfl.load_model(digits), load_dataset(DataSettings())
-    assert model.preparation is not None
-    logits = model(model.preparation.clean(data.train.pixels)).logits
-    hits = (logits.argmax(dim=1) == data.train.labels).sum().item()
-    right = sum(client.accuracy * client.images / 100 for client in record.clients)
-    assert right == pytest.approx(hits)
-    assert run.summary is not None
-    assert record.own_mix_fairness.mean == pytest.approx(run.summary.client_accuracy)
-    assert record.own_mix_fairness.worst_tenth == pytest.approx(run.summary.worst_decile_accuracy)
+def test_clients_without_test_images_are_scored_on_their_mix(digits: Path) -> None:
+    """The number that the run itself has of them."""
+    record, summary = evaluation_of(digits, clients=True), RecordedRun.open(digits).summary
+    assert record.clients_kind == "test images in its own mix of classes"
+    assert [(client.images, client.interval) for client in record.clients] == [(0, None)] * 4
+    assert summary is not None
+    assert record.fairness.mean == pytest.approx(summary.client_accuracy)
+    assert record.fairness.worst_tenth == pytest.approx(summary.worst_decile_accuracy)
 
 
 def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> None:
@@ -167,6 +163,10 @@ def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> N
     assert record.clients_kind == "its own test images"
     assert [client.name for client in record.clients] == ["east", "west"]
     assert sum(client.images for client in record.clients) == record.scores.images
+    for client in record.clients:
+        assert client.interval == wilson(client.accuracy * client.images / 100, client.images)
+    shown = client_table(record).rows
+    assert shown[0][3] == "{:.2f} to {:.2f}".format(*(record.clients[0].interval or ()))
     right = sum(client.accuracy * client.images for client in record.clients)
     assert right / record.scores.images == pytest.approx(record.scores.accuracy)
 
@@ -206,7 +206,6 @@ def test_a_site_that_is_left_out_shifts_no_other(
     assert [client.name for client in record.clients] == ["north", "west"]
     for client in record.clients:
         assert client.accuracy == pytest.approx(float(record.scores.recall[1]))
-        assert client.own_mix_accuracy is None
         assert client.fine_tuned_accuracy == 100  # on its own images, which are of one class
 
 
@@ -313,7 +312,7 @@ def test_fine_tuning_is_the_local_loop_from_the_same_model_for_each_client(digit
     record = evaluation_of(digits, fine_tune=2)
     assert record.fine_tuned == 2
     assert len(record.clients) == 4
-    before, after = record.own_mix_fairness.mean, record.fine_tuned_fairness.mean
+    before, after = record.fairness.mean, record.fine_tuned_fairness.mean
     assert before is not None
     assert after is not None
     assert after > before
@@ -357,6 +356,17 @@ def test_a_written_evaluation_says_how_long_was_fine_tuned(digits: Path, cli: Ca
     (digits / "evaluation.json").unlink()
 
 
+def test_fine_tuning_says_what_it_leaves_frozen(tmp_path: Path, cli: Call) -> None:
+    frozen = {**SHORT, "model.freeze": ["classifier"], "federation.rounds": 1}
+    folder = dcfl.run(method="fedavg", out=tmp_path / "run", **frozen).folder
+    remark = "fine-tuning left classifier frozen, as the run did: --parts all, or naming them"
+    assert remark in cli("evaluate", folder, "--fine-tune", 1)[1]
+    assert remark in (folder / "report.html").read_text()
+    assert read_evaluation(folder / "evaluation.json").frozen == ("classifier",)
+    assert remark not in cli("evaluate", folder, "--fine-tune", 1, "--parts", "all")[1]
+    assert remark not in cli("evaluate", folder)[1]
+
+
 def test_fine_tuning_needs_the_clients_images(digits: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="fine-tuning needs the clients' images"):
         evaluation_of(digits, tmp_path, fine_tune=1)
@@ -374,8 +384,8 @@ def test_a_clients_own_model_is_evaluated_and_exported(tmp_path: Path, cli: Call
     (kept,) = [row for row in RecordedRun.open(folder).personal if row.client == 2]
     (own,) = record.clients
     assert own.name == "client 2"
-    assert own.own_mix_accuracy == pytest.approx(kept.personal_accuracy)
-    assert f"{own.own_mix_accuracy:.2f} % on test images in its own mix of classes" in printed
+    assert own.accuracy == pytest.approx(kept.personal_accuracy)
+    assert f"{own.accuracy:.2f} % on test images in its own mix of classes" in printed
     tuned = evaluation_of(folder, which=2, fine_tune=1)
     assert [client.name for client in tuned.clients] == ["client 2"]
     assert tuned.clients[0].fine_tuned_accuracy is not None

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnxruntime
@@ -322,7 +322,7 @@ def test_bad_input_is_one_line(
 
 
 def test_the_formats_of_the_command_line_are_those_there_are() -> None:
-    assert [*Format] == [*FORMATS]
+    assert [*get_args(Format)] == [*FORMATS]
     with pytest.raises(ConfigError, match="no format 'tflite'"):
         ExportOptions("tflite")
 

@@ -61,7 +61,8 @@ def main(folder: Path, target: float) -> None:
                 [mix, WAYS[way], method, seconds, megabytes, with_interval(last, 1), str(len(last))]
             )
     to = f"to {target:g} %"
-    print(table(["devices", "way", "method", f"s {to}", f"MB {to}", "EMA in the end", "seeds"], rows))
+    header = ["devices", "way", "method", f"s {to}", f"MB {to}", "EMA in the end", "seeds"]
+    print(table(header, rows))
 
 
 if __name__ == "__main__":

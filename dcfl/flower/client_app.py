@@ -46,7 +46,6 @@ from dcfl.flower.withholding import (
     SCORES,
     SIZES,
     STATISTICS,
-    check_run,
     disclosed_update,
 )
 from dcfl.models import FeatureModel
@@ -315,7 +314,7 @@ def site_from_config(context: Context, task: Task) -> Site:
     model = replace(asked.model, weights="", weights_skip=())
     privacy = at_site(asked.privacy)
     experiment = replace(asked, data=asked.seeded_data, model=model, privacy=privacy)
-    check_run(node.rules.withheld, experiment)
+    node.rules.check_run(experiment)
     dataset, partition = node.load(experiment.data, task.client)
     runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()

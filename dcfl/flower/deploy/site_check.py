@@ -36,7 +36,7 @@ from dcfl.flower.deploy.kit_folder import CODE_LINE, SITE_FILE, SiteKit
 from dcfl.flower.node_config import ANY_DATA, NodeConfig
 from dcfl.flower.roster import site_title
 from dcfl.flower.site_rules import SiteRules
-from dcfl.flower.withholding import check_run, in_order
+from dcfl.flower.withholding import in_order
 from dcfl.system.build import build, code_sha256
 from dcfl.system.storage import read_data
 from dcfl.system.wording import install_command, printable
@@ -94,9 +94,9 @@ def check_rules(
     """The site's rules are applied as when it joins the run."""
     try:
         if run is not None:
-            check_run(rules.withheld, run)
+            rules.check_run(run)
     except SiteRefusal as error:
-        remedy = f"agree with the operator on another run, or change withhold in {SITE_FILE}"
+        remedy = f"agree with the operator on another run, or change {SITE_FILE}"
         return wrong(RULES, f"this site would refuse the run: {error}", remedy)
     withheld = f"withheld: {', '.join(in_order(rules.withheld)) or 'nothing'}"
     others = [

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from dcfl.flower.deploy.daemons import (
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_folder import open_site, unreachable
 from dcfl.flower.deploy.site_check import check_site, check_versions
+from dcfl.flower.site_failures import Refusal
 from tests.flower.deploy.pictures import pictures
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -210,7 +212,7 @@ SPOILS: dict[str, tuple[Callable[[Place], Any], str, str, str]] = {
         lambda site: site.edit("[node]", '[node]\nwithhold = "class-counts"'),
         "rules",
         "would refuse the run: it withholds class counts, and what dcfl-pw sends",
-        "change withhold in site.toml",
+        "change site.toml",
     ),
     "number": (
         lambda site: site.edit("num-partitions = 2", "num-partitions = 3"),
@@ -289,6 +291,14 @@ def test_every_rule_in_force_is_said(site: Place) -> None:
     site.edit("[node]", f'[node]\nrounds-per-day = 8\ncode-sha256 = "{"0" * 64}"')
     (told,) = (finding.text for finding in looked_at(site) if finding.subject == "rules")
     assert told == f"withheld: nothing; rounds-per-day = 8; code-sha256 = {'0' * 17}…{'0' * 6}"
+
+
+def test_a_run_whose_scores_would_spend_the_budget_is_named(site: Place) -> None:
+    site.edit("[node]", "[node]\nprivacy-noise = 1.0")
+    run = replace(AGREED, data=replace(AGREED.data, holdout=0.2))
+    (found,) = problems(looked_at(site, run))
+    assert (found.subject, Refusal.HOLDOUT_UNPROTECTED.value in found.text) == ("rules", True)
+    assert problems(looked_at(site)) == []
 
 
 def test_the_port_of_the_supernode(site: Place) -> None:

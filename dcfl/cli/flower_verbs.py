@@ -185,7 +185,7 @@ def check_site_command(
 def _print_findings(findings: Sequence[Finding]) -> None:
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
-        state = "ok     " if finding.ok else "problem"
+        state = "problem" if not finding.ok else "warning" if finding.remedy else "ok     "
         print(printable(f"{state}  {finding.subject:<{width}}  {finding.text}"))
         if finding.remedy:
             print(printable(f"{'':7}  {'':{width}}  -> {finding.remedy}"))

@@ -28,15 +28,15 @@ class Finding:
     subject: str
     ok: bool
     text: str
-    remedy: str = ""  # of a problem
+    remedy: str = ""  # of a problem, or of what is fine and could be better
 
     @property
     def problem(self) -> str:
         return f"{self.subject}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def fine(subject: str, text: str) -> Finding:
-    return Finding(subject, True, text)
+def fine(subject: str, text: str, remedy: str = "") -> Finding:
+    return Finding(subject, True, text, remedy)
 
 
 def wrong(subject: str, text: str, remedy: str) -> Finding:

@@ -14,7 +14,11 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dcfl.data.readers.folders import PictureCheck, check_pictures, class_folders
+from dcfl.config import to_toml
+from dcfl.data.augment import Preparation
+from dcfl.data.catalogue import dataset_of, reading_of
+from dcfl.data.identical import identical_pictures
+from dcfl.data.readers.folders import PictureCheck, check_pictures, class_folders, read_folder
 from dcfl.data.readers.pictures import images
 from dcfl.data.settings import DataSettings
 from dcfl.data.splits.grouping import ALONE, grouping
@@ -43,6 +47,7 @@ from dcfl.system.wording import install_command, printable
 
 CONFIG, RULES, VERSIONS, DISK, PORT = "node config", "rules", "versions", "disk", "port"
 DATA, PICTURES, CLASSES, GROUPS = "data", "pictures", "classes", "groups"
+IDENTICAL = "identical"
 # Keys of a node config that allow and forbid nothing, and `withhold`, which has its own words.
 _NO_RULES = (
     "partition-id",
@@ -76,7 +81,10 @@ def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
         found.append(wrong(CONFIG, str(error), f"correct it in {SITE_FILE}"))
     else:
         found += [check_place(node, data), check_rules(site.node_config, rules, run)]
-        found += check_data(node, data)
+        pictures = check_data(node, data)
+        found += pictures
+        if (folder := _own_folder(node)) is not None and not problems(pictures):
+            found.append(_identical(folder, node, data))
         found += check_disk({"memories": node.memories_folder, "state and logs": site.state})
     runs = any(daemon.alive for daemon in read_record(site.state).daemons)
     found.append(check_port(site.port, runs))
@@ -251,6 +259,18 @@ def _groups(folder: Path, node: NodeConfig) -> Finding:
     return fine(GROUPS, f"{count} by group = {rule!r}, such as {first}")
 
 
+def _identical(folder: Path, node: NodeConfig, run: DataSettings | None) -> Finding:
+    """Pictures that are there more than once, as the run gets them; the cache is left alone."""
+    reading = reading_of(node.with_own_rules(run or DataSettings()))
+    try:
+        arrays = read_folder(folder, replace(reading, warn=lambda line: None))
+    except DCFLError as error:  # such as more than the memory holds
+        return fine(IDENTICAL, f"not looked for: {error}")
+    found = str(identical_pictures(dataset_of(folder.name, arrays, Preparation((), ()))))
+    remedy = "remove copies: a model is judged too well by pictures that it was trained on"
+    return fine(IDENTICAL, found or "none in two places that matter", remedy if found else "")
+
+
 def _classes(found: PictureCheck, node: NodeConfig, run: DataSettings | None) -> Finding:
     own = ", ".join(f"{printable(name, 60)} ({count:,})" for name, count in found.classes.items())
     if run is None:
@@ -264,7 +284,12 @@ def _classes(found: PictureCheck, node: NodeConfig, run: DataSettings | None) ->
         remedy = "rename the folder or move it away, or agree on the class with all sites"
         return wrong(CLASSES, f"{', '.join(others)}: not among those agreed on, {agreed}", remedy)
     absent = [printable(name, 60) for name in run.class_names if name not in found.classes]
-    return fine(CLASSES, own + (f"; none of {', '.join(absent)}" if absent else ""))
+    told = own + (f"; none of {', '.join(absent)}" if absent else "")
+    if node.classes or any("," in name for name in run.class_names):
+        return fine(CLASSES, told)
+    line = f"classes = {to_toml(','.join(run.class_names))}"
+    remedy = f"a run with other names learns which of them are folders here, unless you set {line}"
+    return fine(CLASSES, told, f"{printable(remedy, 400)} in [node] of {SITE_FILE}")
 
 
 _REMEDY = "repair or remove them, or leave them out: dcfl flower run ... data.broken=skip"

@@ -46,6 +46,7 @@ from dcfl.flower.withholding import (
     SCORES,
     SIZES,
     STATISTICS,
+    UPDATES,
     disclosed_update,
 )
 from dcfl.models import FeatureModel
@@ -70,6 +71,12 @@ class Site:
     awaits_unsent: bool = False
     rules: SiteRules = SiteRules()
     release: Release = Release()  # of an update
+
+    @property
+    def hides_size(self) -> bool:
+        """Whether its replies count as one image each, or never come."""
+        protected = self.runner.protection or self.runner.fixed_point
+        return bool(protected or self.rules.withheld & {SIZES, UPDATES})
 
 
 SiteOf = Callable[[Context, Task], Site]  # called for each message; it may cache its result
@@ -172,7 +179,8 @@ def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
     withheld = site.rules.withheld
     images = [] if SCORES in withheld else _test_images(site.runner)
     broken = 0 if CLASS_COUNTS in withheld else site.runner.data.dataset.broken
-    claim = Claim(node.place, node.num_partitions or None, images, withheld, broken)
+    examples = 1 if site.hides_size else int(site.runner.data.sizes[task.client])
+    claim = Claim(node.place, node.num_partitions or None, images, withheld, broken, examples)
     return Answer(codec.claim_content(task, claim))
 
 

@@ -40,7 +40,7 @@ FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
 OTHER_IMAGES = "a score of other test images than it said it has when it joined"
 MOST_CHANNELS = 4  # of a picture
-PROTOCOL = 2  # of what server and nodes say to each other; both must speak the same
+PROTOCOL = 3  # of what server and nodes say to each other; both must speak the same
 
 
 class Task(NamedTuple):
@@ -67,6 +67,7 @@ class Claim(NamedTuple):
     images: list[int]  # of its test set, per class; empty if it withholds scores
     withheld: frozenset[str] = frozenset()  # words of withholding.py
     broken: int = 0  # pictures that it leaves out, if it tells that
+    examples: int = 1  # at most, that its replies count
 
 
 class SiteStatistics(NamedTuple):
@@ -138,7 +139,7 @@ def message(task: Task, **records: ArrayRecord | ConfigRecord | MetricRecord) ->
 
 
 def claim_content(task: Task, claim: Claim) -> RecordDict:
-    record = ConfigRecord()
+    record = ConfigRecord({"examples": claim.examples})
     if claim.partition is not None:
         record["partition-id"] = claim.partition
     if claim.partitions is not None:
@@ -165,7 +166,7 @@ def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
     withheld = frozenset(map(str, words))
     images = [] if withholding.SCORES in withheld else _counts(record, "images", classes)
     broken = _count(record, "broken") if "broken" in record else 0
-    return Claim(place, count, images, withheld, broken)
+    return Claim(place, count, images, withheld, broken, _count(record, "examples"))
 
 
 def statistics_content(task: Task, found: SiteStatistics) -> RecordDict:

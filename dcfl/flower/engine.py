@@ -41,6 +41,7 @@ from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import addressed
 from dcfl.models.parts import personal_and_rest, unsent_tensors
+from dcfl.privacy import BY_SIZE
 from dcfl.server import ClientReport
 from dcfl.server.fixed_point import FixedPoint
 from dcfl.tensors import split
@@ -127,6 +128,8 @@ class GridEngine:
         self._nodes.require_clients(len(data.partition), least)
         if self._sites_evaluate:
             self._sites.require_judge()
+            if session.experiment.server.aggregation in BY_SIZE:
+                self._nodes.tell_of_majority()
 
     # Clients
 
@@ -240,6 +243,7 @@ class GridEngine:
             else:
                 reply = codec.read_reply(answer, sent.task, self._reveal, down)
             if isinstance(reply, ClientUpdate):
+                self._check_examples(reply)
                 reply = replace(reply, traffic=Traffic(codec.num_bytes(answer), down))
             if isinstance(reply, ClientUpdate) and codec.has_memory(answer):
                 self.memories.staged[client] = sent.task.round
@@ -249,6 +253,15 @@ class GridEngine:
         if isinstance(reply, ClientFailure) and reply.code == REFUSED:
             self._quorum.refused.add(client)
         return reply
+
+    def _check_examples(self, reply: ClientUpdate) -> None:
+        """A client weighs no more than by the images that it has or, where these are elsewhere,
+        that its site has said it has."""
+        own = int(self._runner.data.sizes[reply.client])
+        most = own or self._nodes.examples_of(reply.client)
+        if reply.num_examples > most:
+            said = "" if own else ", as it said when it joined"
+            raise ProtocolError(f"num_examples is {reply.num_examples:,}, and it has {most:,}{said}")
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 from dcfl import config
 from dcfl.client import frozen
 from dcfl.data.augment import measured
+from dcfl.data.datasets import Images
 from dcfl.engines.placement import choose_devices
 from dcfl.engines.runner import ClientRunner, client_runner, reproducible
 from dcfl.errors import (
@@ -192,9 +193,9 @@ def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
 def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     """Of this site's training images, before anything is trained."""
     site = site_of(context, task)
-    withheld, data = site.rules.withheld, site.runner.data
-    images = data.dataset.train[torch.from_numpy(data.partition.of(task.client)).long()]
-    counts: list[int] = torch.bincount(images.labels, minlength=data.dataset.classes).tolist()
+    withheld, images = site.rules.withheld, _training_images(site, task)
+    classes = site.runner.data.dataset.classes
+    counts: list[int] = torch.bincount(images.labels, minlength=classes).tolist()
     pixels = measured(images.pixels.cpu().numpy(), flip=False)
     told = STATISTICS not in withheld
     found = SiteStatistics(
@@ -204,6 +205,11 @@ def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context)
         [*pixels.std] if told else [],
     )
     return Answer(codec.statistics_content(task, found), Release(int(told)))
+
+
+def _training_images(site: Site, task: Task) -> Images:
+    data = site.runner.data
+    return data.dataset.train[torch.from_numpy(data.partition.of(task.client)).long()]
 
 
 def _step(
@@ -242,6 +248,8 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     if memory is None:
         reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
     site.memories.save(task, memory_after)
+    if site.runner.keeps_own and site.rules.log:  # whose owner may join them with the model
+        site.memories.keep_digests(task, _training_images(site, task))
     if member and secrets:
         reply = member.masked(secrets, replace(reply, weights=to_host(reply.weights)))
     else:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flwr.app import Message
 
+from dcfl.data.identical import read_digests
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.roster import Roster
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.tensors import snapshot
 from tests import toys
+from tests.command_line import Call
 from tests.engines.runs import Flat
 from tests.flower.in_process import InProcessGrid, engine_at
 from tests.flower.sites_in_process import Sites, pictures, remote_experiment
@@ -121,3 +124,22 @@ def test_of_images_that_the_server_knows_nobody_counts_more(tmp_path: Path) -> N
     replies = [*engine.run(Broadcast(1, snapshot(runner.model), {}), range(4))]
     assert [isinstance(reply, ClientUpdate) for reply in replies] == [True, False, True, True]
     assert replies[1].reason == f"num_examples is {own[1] + 1}, and it has {own[1]}"  # type: ignore[union-attr]
+
+
+def test_a_joined_model_says_which_pictures_its_site_trained_on(
+    trial: Sites, folders: list[Path], tmp_path: Path, cli: Call
+) -> None:
+    """The digests stay at the site until its owner joins them with the model."""
+    changes: dict[str, Any] = {"federation__personal": ["classifier"], "data__holdout": 0.3}
+    recorded = trial.train(remote_experiment(tmp_path / "out", data__clients=3, **changes))
+    north = recorded.folder.parent / "at-north"
+    shutil.copytree(recorded.folder, north)
+    assert read_digests(north) is None
+    kept = Path(trial.node(0)["memories"])
+    assert cli("flower", "personal", north, kept)[0] == 0
+    digests = read_digests(north)
+    assert digests is not None
+    (trained,) = {row.num_examples for row in recorded.clients if row.client == 0}
+    assert len(digests) == trained < 16  # without those that it held out
+    out = cli("evaluate", north, folders[0], "--client", 0)[1]
+    assert f"the model was trained on {trained} of" in out

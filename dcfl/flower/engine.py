@@ -261,7 +261,9 @@ class GridEngine:
         most = own or self._nodes.examples_of(reply.client)
         if reply.num_examples > most:
             said = "" if own else ", as it said when it joined"
-            raise ProtocolError(f"num_examples is {reply.num_examples:,}, and it has {most:,}{said}")
+            raise ProtocolError(
+                f"num_examples is {reply.num_examples:,}, and it has {most:,}{said}"
+            )
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)

@@ -72,9 +72,7 @@ def test_a_site_counts_no_more_images_than_it_said(
     assert recorded.rounds[0].notices == ()
 
 
-def test_one_that_said_more_than_all_others_together_is_named(
-    trial: Sites, tmp_path: Path
-) -> None:
+def test_one_that_said_more_than_all_others_together_is_named(trial: Sites, tmp_path: Path) -> None:
     def change(reply: Message) -> None:
         if "node" in reply.content:
             reply.content["node"]["examples"] = 2**39

@@ -152,6 +152,32 @@ def test_without_the_warm_process_it_is_flowers_own_command(
         assert process.communicate()[0] == "the real one: --token x y\n"
 
 
+def test_a_process_that_cannot_fork_leaves_the_work_to_flowers_own_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of processes, which here binds but once."""
+    real = tmp_path / "real"
+    real.write_text('#!/bin/sh\necho "the real one: $@"\n')
+    real.chmod(0o700)
+    monkeypatch.setattr(supernode, "script", lambda name: str(real))
+    limited = """
+import errno, os
+fork, failures = os.fork, [BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")]
+def once():
+    if failures:
+        raise failures.pop()
+    return fork()
+os.fork = once
+"""
+    server = ["-c", limited + SERVER.format(root=str(ROOT))]
+    with supernode.warm_process(server) as folder:
+        with launched(folder, "--token", "x y") as process:
+            assert process.communicate()[0] == "the real one: --token x y\n"
+        with launched(folder, "0") as process:
+            assert said(process)["arguments"] == ["0"]
+    gone(folder)
+
+
 def test_the_warm_process_ends_with_a_killed_supernode(tmp_path: Path) -> None:
     text = SERVER.format(root=str(ROOT))
     program = (

@@ -61,7 +61,7 @@ class NodeMemories:
                         old.unlink()
 
     def keep_digests(self, task: Task, images: Images) -> None:
-        """Of what the client is trained on, beside its memory: `dcfl flower personal` copies them."""
+        """Of what the client is trained on, beside its memory, for `dcfl flower personal`."""
         folder = self._path(task, task.round).parent
         if folder.is_dir() and not (folder / TRAINED_ON).is_file():
             with storage(folder):

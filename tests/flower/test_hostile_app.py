@@ -52,7 +52,7 @@ def main(grid, context):
     for reply in grid.send_and_receive(messages, timeout=60):
         print("ANSWER", reply.error.reason if reply.has_error() else "taken", flush=True)
 """
-# In every process of the sites: os.fork fails as under a limit of processes, in the one that is named.
+# In every process of the sites: in the one that is named, os.fork fails as under a limit.
 LIMITED = "cannot-fork"
 LIMIT = """
 import errno, os

@@ -100,8 +100,8 @@ def read_personal_part(folder: Path, client: int, weights: Tensors) -> dict[str,
 
 def join_personal_part(folder: Path, state: Path) -> tuple[int, Path]:
     """At a site: put the part that its node has kept beside the run's model, where every reader
-    finds it, with the digests of the pictures that it was trained on. `state`: the node's folder of memories, or a folder or file in it. Returns the number
-    of the client, and the new file."""
+    finds it, with the digests of the pictures that it was trained on. `state`: the node's folder of
+    memories, or a folder or file in it. Returns the number of the client, and the new file."""
     weights, _ = read_stored(_model_path(folder, "last"))
     run = RecordedRun.open(folder).environment.get("run", "")
     found: dict[int, tuple[int, Path]] = {}  # by client: the last round

@@ -393,18 +393,6 @@ def test_ctrl_c_is_not_a_crash(cli, monkeypatch: pytest.MonkeyPatch) -> None:  #
     assert err.splitlines()[1:] == ["dcfl: interrupted"]  # after what trains where
 
 
-@pytest.mark.filterwarnings("always:the sites are not bound")
-def test_who_submits_elsewhere_says_which_sites_there_are(cli) -> None:  # type: ignore[no-untyped-def]
-    there = ["--superlink", "127.0.0.1:1", "--insecure"]
-    code, _, err = cli("flower", "run", *there)
-    warning, refusal = err.splitlines()
-    assert code == 2
-    assert warning.startswith("dcfl: warning: the sites are not bound to keys")
-    assert "how many SuperNodes hold the 20 clients?" in refusal
-    code, _, err = cli("flower", "run", *there, "--sites", "nowhere.pub")
-    assert (code, err) == (2, "dcfl: nowhere.pub: cannot be read (No such file or directory)\n")
-
-
 def test_resuming_a_run_that_has_ended_is_json_too(cli) -> None:  # type: ignore[no-untyped-def]
     _, ran, _ = cli("run", *FAST, "--out", "run", "--json")
     code, out, _ = cli("resume", "run", "--json")

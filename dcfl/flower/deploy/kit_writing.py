@@ -88,7 +88,7 @@ class Kits:
 
     superlink: str  # host:port, as sites reach it
     sites: tuple[str, ...]  # all of them, or the new ones
-    keys: Path  # of `dcfl flower keys`; made if it is not there
+    keys: Path  # made if it is not there
     data: str = DATA  # of a site
     wheel: Path | None = None  # of dcfl, if it does not come from a package index
     days: int = 365  # how long new certificates are valid

@@ -345,7 +345,7 @@ class Clock(datetime):
 @pytest.mark.parametrize(
     ("days", "removed", "said"),
     [
-        (2, (), r"keys/ca\.crt has expired on \d+ \w+ \d{4}: make all keys anew in another folder"),
+        (2, (), r"keys/ca\.crt has expired on \d+ \w+ \d{4}: make all keys anew with"),
         (-2, (), r"keys/ca\.crt is not valid before \d+ \w+ \d{4}, by this machine's clock: make"),
         (
             2,

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -235,15 +234,3 @@ def test_flower_gets_the_key_of_a_kit_in_its_own_form(joined: bool, tmp_path: Pa
     assert read.private_numbers() == own.private_numbers()  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="OpenSSH"):
         load_ssh_private_key((kit / "keys" / "north").read_bytes(), None)
-
-
-def test_flowers_loop_naps_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The private place that is changed is still there."""
-    loop = import_module("flwr.supernode.start_client_internal")
-    monkeypatch.setattr(loop, "time", time)
-    naps: list[float] = []
-    monkeypatch.setattr(time, "sleep", naps.append)
-    supernode.look_often()
-    loop.time.sleep(3)
-    assert naps == [pytest.approx(0.3)]
-    assert loop.time.monotonic() > 0

@@ -359,7 +359,7 @@ def test_being_terminated_has_its_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("missing", "words"),
     [
-        ("cryptography", ["flower", "keys", "keys", "--sites", "a"]),
+        ("cryptography", ["flower", "kit", "a", "--superlink", "localhost:1"]),
         ("cryptography", ["flower", "up"]),
         ("flwr", ["flower", "run"]),
         ("ray", ["run", "engine.name=flower-simulation", *FAST]),

@@ -32,7 +32,6 @@ from dcfl.errors import (
     StorageError,
 )
 from dcfl.evaluation import Score, score, scored_parts
-from dcfl.experiment import Experiment
 from dcfl.flower import codec
 from dcfl.flower.app_code import run_app_code
 from dcfl.flower.app_pin import RUNNING_APP, require_guard
@@ -41,7 +40,7 @@ from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.secure.member import Member
 from dcfl.flower.site_failures import REFUSED, LoggedFailure, Refusal, failure_of
-from dcfl.flower.site_rules import ASKS_STATISTICS, Answer, Question, Release, SiteRules
+from dcfl.flower.site_rules import ASKS_STATISTICS, PERSONAL, Answer, Question, Release, SiteRules
 from dcfl.flower.withholding import (
     CLASS_COUNTS,
     SCORES,
@@ -83,7 +82,6 @@ class Site:
 SiteOf = Callable[[Context, Task], Site]  # called for each message; it may cache its result
 RulesOf = Callable[[Context], SiteRules]
 Handler = Callable[[SiteOf, Task, Message, Context], Answer]
-STEPS = {"keys": Member.offer, "shares": Member.deal, "unmask": Member.reveal}
 
 
 @dataclass(frozen=True)
@@ -97,17 +95,10 @@ class Desk:
     def app(self) -> ClientApp:
         """Flower refuses all other types of messages; `train.default` is the same as `train`."""
         app = ClientApp()
-        personal = partial(_all_scores, personal=True)
-        app.query("whoami")(partial(self._answered, "query.whoami", _whoami))
-        app.query("forget")(partial(self._answered, "query.forget", _forget))
-        app.query("statistics")(partial(self._answered, ASKS_STATISTICS, _statistics))
-        for name, step in STEPS.items():
-            handle = partial(_step, step)
-            app.query(name)(partial(self._answered, f"query.{name}", handle))
-        app.train()(partial(self._answered, "train", _train))
-        app.evaluate()(partial(self._answered, "evaluate", _evaluate))
-        app.evaluate("scores")(partial(self._answered, "evaluate.scores", _all_scores))
-        app.evaluate("personal")(partial(self._answered, "evaluate.personal", personal))
+        for kind, handle in HANDLERS.items():
+            category, _, action = kind.partition(".")
+            register = getattr(app, category)(action or "default")
+            register(partial(self._answered, kind, handle))
         return app
 
     def _answered(self, kind: str, handle: Handler, message: Message, context: Context) -> Message:
@@ -325,7 +316,10 @@ def site_from_config(context: Context, task: Task) -> Site:
     require_guard(node.app_sha256)
     for line in run_app_code(str(context.run_config.get("code", "")), node.code_sha256):
         print(line, file=sys.stderr)  # the site's log
-    asked = _experiment(context)
+    try:
+        asked = config.from_toml(str(context.run_config["experiment"]))
+    except ConfigError as error:  # the same version could read what the server's could
+        raise ProtocolMismatch(str(error)) from error
     # Initial weights are the server's to read: it sends them, and a run opens no file of a site's.
     model = replace(asked.model, weights="", weights_skip=())
     privacy = at_site(asked.privacy)
@@ -348,32 +342,39 @@ def site_from_config(context: Context, task: Task) -> Site:
     )
 
 
-def _experiment(context: Context) -> Experiment:
-    """What the server's dcfl could read, the same version can read here."""
-    try:
-        return config.from_toml(str(context.run_config["experiment"]))
-    except ConfigError as error:
-        raise ProtocolMismatch(str(error)) from error
-
-
 def rules_from_config(context: Context) -> SiteRules:
     rules = NodeConfig.read(context.node_config).rules
     app = str(context.node_config.get(RUNNING_APP, ""))
     return replace(rules, app=app, about=_about(str(context.run_config.get("experiment", ""))))
 
 
+ABOUT = (
+    *("method.name", "model.name", "data.image_size", "training.epochs"),
+    *("privacy.noise", "privacy.where", "server.secure"),
+)
+
+
 def _about(experiment: str) -> str:
     """What is asked for, as the run's config has it, for a line of the record."""
     with suppress(ValueError, RecursionError):
         tables = tomllib.loads(experiment)
-        keys = (
-            *("method.name", "model.name", "data.image_size", "training.epochs"),
-            *("privacy.noise", "privacy.where", "server.secure"),
-        )
-        pairs = ((key, tables.get(key.split(".")[0], {}).get(key.split(".")[1])) for key in keys)
+        words = (key.partition(".") for key in ABOUT)
+        pairs = ((f"{table}.{key}", tables.get(table, {}).get(key)) for table, _, key in words)
         told = [f"{k} = {v}" for k, v in pairs if v is not None and v is not False]
         return printable(", ".join(told), 200)
     return ""
 
 
+HANDLERS: dict[str, Handler] = {
+    "query.whoami": _whoami,
+    "query.forget": _forget,
+    ASKS_STATISTICS: _statistics,
+    "query.keys": partial(_step, Member.offer),
+    "query.shares": partial(_step, Member.deal),
+    "query.unmask": partial(_step, Member.reveal),
+    "train": _train,
+    "evaluate": _evaluate,
+    "evaluate.scores": _all_scores,
+    PERSONAL: partial(_all_scores, personal=True),
+}
 app = Desk(site_from_config, rules_from_config).app()

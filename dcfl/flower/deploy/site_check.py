@@ -8,7 +8,7 @@ import platform
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -131,11 +131,12 @@ def check_versions(folder: Path | None = None) -> Finding:
     if missing := [name for name, found in here.items() if not found]:
         remedy = f"install dcfl with Flower: {install_command('site')}"
         return wrong(VERSIONS, f"{', '.join(missing)}: not installed", remedy)
-    server_code = _CODE.search(_version_texts(folder)) if folder else None
+    texts = _version_texts(folder) if folder else ""
+    server_code = _CODE.search(texts)
     if server_code and server_code[1] != code_sha256():
         remedy = "run ./install again: it installs the dcfl that the server has"
         return wrong(VERSIONS, f"dcfl {build()} here has other code than the server's", remedy)
-    server = _server_versions(folder) if folder else {}
+    server = {name.lower(): found for name, found in _PINNED.findall(texts)}
     different = [
         f"{name} {found} here, {server[name]} at the server"
         for name, found in here.items()
@@ -154,10 +155,6 @@ def _installed(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
-
-
-def _server_versions(folder: Path) -> dict[str, str]:
-    return {name.lower(): found for name, found in _PINNED.findall(_version_texts(folder))}
 
 
 def _version_texts(folder: Path) -> str:
@@ -297,20 +294,9 @@ _MAY_WORK = (PICTURES, DISK)  # a run's config may skip broken pictures, and a s
 
 
 def require_usable_data(name: str, node: NodeConfig, home: Path) -> None:
-    """Refuse a site whose data no run can use, before anything is started."""
-    _require(name, check_data(node) + check_disk({"memories and logs": home}))
-
-
-def require_way_in(address: str, keys: Path, name: str) -> None:
-    """Refuse a site that cannot reach its SuperLink, before its node is started."""
-    authority, key = keys / "ca.crt", keys / name
-    _require(name, [check_key(key), check_authority(authority)])
-    _require(name, check_link(address, authority, key))
-
-
-def _require(name: str, findings: Iterable[Finding]) -> None:
-    """One line for a site that no run can use, and a warning where a run may work all the same."""
-    for finding in problems(findings):
+    """Refuse a site whose data no run can use, before anything is started, and warn where a run may
+    work all the same."""
+    for finding in problems(check_data(node) + check_disk({"memories and logs": home})):
         if finding.subject == PICTURES:  # nobody can edit a node config that `up` makes
             finding = replace(finding, remedy=_REMEDY)
         line = f"{site_title(name)}: {finding.problem}"

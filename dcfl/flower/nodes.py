@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, RecordDict
 from dcfl.errors import NetworkError, ProtocolError, RefusedBySite, TooFewClients
 from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
-from dcfl.flower.messenger import LostReply, Messenger
+from dcfl.flower.messenger import EXPIRY_FACTOR, LostReply, Messenger
 from dcfl.flower.roster import Roster, registered_fingerprint
 from dcfl.flower.withholding import in_order, refusal_of
 
@@ -202,12 +202,12 @@ class Nodes:
             for node in strangers
             if node not in self._inquiries or now > self._inquiries[node].when + ASK_AGAIN_SECONDS
         }
-        addressed = [
-            (node, codec.message(task, **self._sent_at_join)) for node, task in due.items()
-        ]
-        ids = self._messenger.send("query.whoami", addressed, ASK_AGAIN_SECONDS)
-        for (node, task), message in zip(due.items(), ids, strict=True):
-            self._inquiries[node] = Inquiry(now, message, task)
+        sent = self._messenger.send_tasks(
+            "query.whoami", [*due.items()], ASK_AGAIN_SECONDS / EXPIRY_FACTOR, **self._sent_at_join
+        )
+        messages = {one.task: one.message for one in sent}
+        for node, task in due.items():
+            self._inquiries[node] = Inquiry(now, messages.get(task), task)
 
     def _admit(self, node: int, reply: RecordDict | LostReply, task: Task) -> None:
         try:

@@ -85,7 +85,8 @@ def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
         found += pictures
         if (folder := _own_folder(node)) is not None and not problems(pictures):
             found.append(_identical(folder, node, data))
-        found += check_disk({"memories": node.memories_folder, "state and logs": site.state})
+        found.append(check_disk("memories", node.memories_folder))
+        found.append(check_disk("state and logs", site.state))
     runs = any(daemon.alive for daemon in read_record(site.state).daemons)
     found.append(check_port(site.port, runs))
     key, authority = check_key(site.key), check_authority(site.authority)
@@ -174,12 +175,8 @@ def check_port(port: int, runs: bool) -> Finding:
     return fine(PORT, f"{port} is free")
 
 
-def check_disk(folders: Mapping[str, Path]) -> list[Finding]:
-    """`folders`: what is kept in each, which need not exist yet."""
-    return [_check_folder(what, path) for what, path in folders.items()]
-
-
-def _check_folder(what: str, path: Path) -> Finding:
+def check_disk(what: str, path: Path) -> Finding:
+    """`what` is kept in the folder, which need not exist yet."""
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         remedy = f"let this user write there, or choose another folder for {what}"
@@ -296,7 +293,7 @@ _MAY_WORK = (PICTURES, DISK)  # a run's config may skip broken pictures, and a s
 def require_usable_data(name: str, node: NodeConfig, home: Path) -> None:
     """Refuse a site whose data no run can use, before anything is started, and warn where a run may
     work all the same."""
-    for finding in problems(check_data(node) + check_disk({"memories and logs": home})):
+    for finding in problems([*check_data(node), check_disk("memories and logs", home)]):
         if finding.subject == PICTURES:  # nobody can edit a node config that `up` makes
             finding = replace(finding, remedy=_REMEDY)
         line = f"{site_title(name)}: {finding.problem}"

@@ -21,12 +21,11 @@ from dcfl.cli.options import (
     Out,
     Settings,
     Trust,
-    comma_separated,
     experiment_of,
     print_json,
     run_own_files,
 )
-from dcfl.errors import ConfigError, DCFLError, Interrupted, require
+from dcfl.errors import DCFLError, Interrupted, require
 from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
@@ -50,62 +49,9 @@ Home = Annotated[
 ]
 HERE = Path(".dcfl-flower")
 flower.command("audit")(audit_command)
-Sites = Annotated[
-    str,
-    typer.Option(
-        metavar="N|A.pub,B.pub",
-        help="How many SuperNodes there are, or their public keys.",
-    ),
-]
 ServerFolder = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The server's folder of `dcfl flower kit`.")
 ]
-SuperLinkAddress = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="A SuperLink elsewhere, instead of that of `up`.")
-]
-RootCertificate = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="The SuperLink's certificate authority (ca.crt)."),
-]
-
-
-@flower.command("init")
-def init_command(
-    folder: Folder,
-    settings: Settings = None,
-    method_file: MethodFile = None,
-    model_file: ModelFile = None,
-    sites: Sites = "",
-) -> None:
-    """Write a Flower app that runs a config with the dcfl that is installed at each site."""
-    from dcfl.flower.deploy.submission import app_code, experiment_text, write_bundle
-
-    experiment = experiment_of(settings, method_file, model_file, engine="flower")
-    roster, files = _roster(sites), app_code(experiment)
-    text = experiment_text(experiment)
-    written = write_bundle(folder, text, roster.to_text() if roster else "", files)
-    print(printable(f"wrote  {written}"))
-    _tell_hashes(files)
-    print(printable(f"run    flwr run {folder} SUPERLINK"))
-
-
-@flower.command("keys")
-def keys_command(
-    folder: Folder,
-    sites: Annotated[str, typer.Option(metavar="A,B,C", help="The sites' names.")],
-    hosts: Annotated[
-        str, typer.Option(metavar="NAME,...", help="Names under which sites reach the SuperLink.")
-    ] = "localhost,127.0.0.1",
-    days: Annotated[int, typer.Option(min=1, help="How long the certificates are valid.")] = 365,
-) -> None:
-    """Make what TLS and node authentication need. Existing files are kept."""
-    from dcfl.flower.deploy.keys import make_keys
-
-    names = comma_separated(sites)
-    make_keys(folder, names, comma_separated(hosts), days)
-    print(printable(f"server  {folder / 'server.pem'}, {folder / 'server.key'}"))
-    print(printable(f"sites   {', '.join(str(folder / name) for name in names)}, each with ca.crt"))
-    print(printable(f"keep    {folder / 'ca.key'} off every machine that is online"))
 
 
 @flower.command("up")
@@ -135,12 +81,6 @@ def up_command(
         f"sites      {count} online\n"
         f"next       dcfl flower run CONFIG.toml; dcfl flower down"
     )
-
-
-def _roster(sites: str) -> Roster | None:
-    from dcfl.flower.roster import Roster
-
-    return Roster.from_option(sites) if sites else None
 
 
 def _data_folder(text: str) -> Path:
@@ -185,7 +125,7 @@ def check_site_command(
 def _print_findings(findings: Sequence[Finding]) -> None:
     width = max(len(finding.subject) for finding in findings)
     for finding in findings:
-        state = "ok     " if finding.ok else "problem"
+        state = "problem" if not finding.ok else "warning" if finding.remedy else "ok     "
         print(printable(f"{state}  {finding.subject:<{width}}  {finding.text}"))
         if finding.remedy:
             print(printable(f"{'':7}  {'':{width}}  -> {finding.remedy}"))
@@ -259,10 +199,6 @@ def run_command(
     model_file: ModelFile = None,
     out: Out = None,
     home: Home = HERE,
-    superlink: SuperLinkAddress = "",
-    root_certificate: RootCertificate = None,
-    insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
-    sites: Sites = "",
     kit: ServerFolder = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Continue the run in this folder.")
@@ -273,12 +209,10 @@ def run_command(
     """Train at the SuperNodes. The run folder is written on the SuperLink's machine."""
     from dcfl.flower.deploy.submission import SiteLogs, app_code, for_superlink, submit
     from dcfl.flower.nodes import JOIN_SECONDS
-    from dcfl.flower.roster import Roster
     from dcfl.runs.folder import RecordedRun
     from dcfl.runs.trust import require_trust
 
-    link = _link(home, superlink, root_certificate, insecure, kit)
-    roster = _roster_text(sites, home, kit, remote=bool(superlink))
+    link, roster = _federation(home, kit)
     if resume:
         run_own_files(method_file, model_file)
         experiment = RecordedRun.open(resume).experiment
@@ -289,12 +223,12 @@ def run_command(
         experiment = for_superlink(asked)
     if not as_json:
         _tell_hashes(app_code(experiment))
-    absence = _Absence(link, Roster.from_text(roster, experiment.data))
+    absence = _Absence(link, roster)
     absence.say(
         f"; the run waits up to {JOIN_SECONDS} s, then begins with the others, or ends if these "
         f"are too few"
     )
-    logs = None if superlink or kit else SiteLogs(home)
+    logs = None if kit else SiteLogs(home)
     submitted = submit(link, experiment, roster, resume is not None)
     _follow(submitted, experiment, logs, absence)
     _print_result(submitted, as_json)
@@ -325,10 +259,6 @@ def _tell_hashes(files: Mapping[str, OwnFile]) -> None:
 def stats_command(
     settings: Settings = None,
     home: Home = HERE,
-    superlink: SuperLinkAddress = "",
-    root_certificate: RootCertificate = None,
-    insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
-    sites: Sites = "",
     kit: ServerFolder = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -339,8 +269,7 @@ def stats_command(
     """
     from dcfl.flower.deploy.statistics import pooled, statistics
 
-    link = _link(home, superlink, root_certificate, insecure, kit)
-    roster = _roster_text(sites, home, kit, remote=bool(superlink))
+    link, roster = _federation(home, kit)
     experiment = experiment_of(settings, engine="flower")
     answers = statistics(link, experiment, roster)
     mean, std = pooled(answers)
@@ -383,15 +312,12 @@ def stop_command(
         typer.Argument(metavar="RUN", help="Its number; without it, the run that is not finished."),
     ] = None,
     home: Home = HERE,
-    superlink: SuperLinkAddress = "",
-    root_certificate: RootCertificate = None,
-    insecure: Annotated[bool, typer.Option(help="Without TLS.")] = False,
     kit: ServerFolder = None,
 ) -> None:
     """Stop a run at its SuperLink, also one whose terminal is gone."""
     from dcfl.flower.deploy.superlink import newest_runs, stop
 
-    link = _link(home, superlink, root_certificate, insecure, kit)
+    link, _ = _federation(home, kit)
     runs = [one for one in newest_runs(link) if not one.status.startswith("finished")]
     if run is None:
         listed = "; ".join(one.words for one in runs)
@@ -403,40 +329,16 @@ def stop_command(
     print(f"stopped run {run}; `dcfl flower run --resume DIR` goes on with it, from its folder")
 
 
-def _link(
-    home: Path,
-    address: str,
-    root_certificate: Path | None,
-    insecure: bool,
-    kit: Path | None = None,
-) -> Connection:
-    from dcfl.flower.deploy.deployment import connection
+def _federation(home: Path, kit: Path | None) -> tuple[Connection, Roster]:
+    """The SuperLink of a server's kit, or that of `up`, and the sites."""
+    from dcfl.flower.deploy.deployment import connection, roster_of
     from dcfl.flower.deploy.kit_folder import open_server
-    from dcfl.flower.deploy.superlink import Connection
+    from dcfl.flower.roster import Roster
 
     if kit:
-        require(not address, "--kit knows the SuperLink: leave --superlink out")
-        return open_server(kit).link
-    if address:
-        return Connection(address, home / "elsewhere", root_certificate, insecure)
-    if root_certificate or insecure:
-        raise ConfigError("--root-certificate and --insecure go with --superlink HOST:PORT")
-    return connection(home)
-
-
-def _roster_text(sites: str, home: Path, kit: Path | None, remote: bool) -> str:
-    """Who the sites are, as the user, a server's kit or the local SuperLink says; else empty."""
-    from dcfl.flower.deploy.deployment import roster_of
-    from dcfl.flower.deploy.kit_folder import open_server
-    from dcfl.flower.roster import UNBOUND, Roster
-
-    if kit:
-        require(not sites, "--kit knows the sites: leave --sites out")
-        return Roster.of_keys(open_server(kit).public_keys).to_text()
-    roster = _roster(sites) or (None if remote else roster_of(home))
-    if remote and not (roster and roster.keys):
-        warnings.warn(UNBOUND, stacklevel=1)
-    return roster.to_text() if roster else ""
+        server = open_server(kit)
+        return server.link, Roster.of_keys(server.public_keys)
+    return connection(home), roster_of(home)
 
 
 def _follow(

@@ -146,7 +146,7 @@ def kit_command(
         bool, typer.Option("--add", help="The NAMEs join the sites that have keys already.")
     ] = False,
     keys: Annotated[
-        Path, typer.Option(metavar="DIR", help="Of `dcfl flower keys`; made if need be.")
+        Path, typer.Option(metavar="DIR", help="Of keys and certificates; made if need be.")
     ] = Path("keys"),
     data: Annotated[
         str, typer.Option(metavar="folder:PATH", help="Where a site has its pictures.")

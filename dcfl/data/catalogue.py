@@ -174,7 +174,7 @@ def _load(settings: DataSettings) -> Dataset:
     if name == "npz" and len(arrays.mean):
         mean, std = tuple(arrays.mean.tolist()), tuple(arrays.std.tolist())
         preparation = replace(preparation, mean=mean, std=std)
-    return _dataset(short_name(settings.dataset), arrays, preparation)
+    return dataset_of(short_name(settings.dataset), arrays, preparation)
 
 
 def _public(name: str, public: PublicData, root: Path) -> Dataset:
@@ -183,7 +183,7 @@ def _public(name: str, public: PublicData, root: Path) -> Dataset:
 
     files = public.files(root)
     arrays = cached(name, files, {}, read) if files else read()
-    return replace(_dataset(name, arrays, public.preparation), users_own=False)
+    return replace(dataset_of(name, arrays, public.preparation), users_own=False)
 
 
 def load_own_site(
@@ -306,7 +306,7 @@ def reading_of(settings: DataSettings) -> Reading:
     )
 
 
-def _dataset(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
+def dataset_of(name: str, arrays: Arrays, preparation: Preparation) -> Dataset:
     for note in arrays.notes:
         warnings.warn(note, stacklevel=2)
     partition = None

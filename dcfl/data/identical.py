@@ -57,10 +57,19 @@ def identical_pictures(dataset: Dataset) -> Identical:
 def write_digests(folder: Path, train: Images, weights: str) -> None:
     """Of all that a model has seen that is trained on these, and that began with the weights in
     this file, if any."""
-    before = read_digests(Path(weights).parent) if weights else None
-    seen = train.digests if before is None else np.concatenate([before, train.digests])
-    with replacing(folder / TRAINED_ON) as partial:
-        partial.write_bytes(np.unique(seen).astype("<u8").tobytes())
+    _write(folder, read_digests(Path(weights).parent) if weights else None, train.digests)
+
+
+def join_digests(folder: Path, other: Path) -> None:
+    """Add what another folder says, if it does."""
+    _write(folder, read_digests(folder), read_digests(other))
+
+
+def _write(folder: Path, *parts: Digests | None) -> None:
+    known = [part for part in parts if part is not None]
+    if known:
+        with replacing(folder / TRAINED_ON) as partial:
+            partial.write_bytes(np.unique(np.concatenate(known)).astype("<u8").tobytes())
 
 
 def read_digests(folder: Path) -> Digests | None:

@@ -20,6 +20,7 @@ from flwr.clientapp import ClientApp
 from dcfl import config
 from dcfl.client import frozen
 from dcfl.data.augment import measured
+from dcfl.data.datasets import Images
 from dcfl.engines.placement import choose_devices
 from dcfl.engines.runner import ClientRunner, client_runner, reproducible
 from dcfl.errors import (
@@ -31,7 +32,6 @@ from dcfl.errors import (
     StorageError,
 )
 from dcfl.evaluation import Score, score, scored_parts
-from dcfl.experiment import Experiment
 from dcfl.flower import codec
 from dcfl.flower.app_code import run_app_code
 from dcfl.flower.app_pin import RUNNING_APP, require_guard
@@ -40,13 +40,13 @@ from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.secure.member import Member
 from dcfl.flower.site_failures import REFUSED, LoggedFailure, Refusal, failure_of
-from dcfl.flower.site_rules import ASKS_STATISTICS, Answer, Question, Release, SiteRules
+from dcfl.flower.site_rules import ASKS_STATISTICS, PERSONAL, Answer, Question, Release, SiteRules
 from dcfl.flower.withholding import (
     CLASS_COUNTS,
     SCORES,
     SIZES,
     STATISTICS,
-    check_run,
+    UPDATES,
     disclosed_update,
 )
 from dcfl.models import FeatureModel
@@ -72,11 +72,16 @@ class Site:
     rules: SiteRules = SiteRules()
     release: Release = Release()  # of an update
 
+    @property
+    def hides_size(self) -> bool:
+        """Whether its replies count as one image each, or never come."""
+        protected = self.runner.protection or self.runner.fixed_point
+        return bool(protected or self.rules.withheld & {SIZES, UPDATES})
+
 
 SiteOf = Callable[[Context, Task], Site]  # called for each message; it may cache its result
 RulesOf = Callable[[Context], SiteRules]
 Handler = Callable[[SiteOf, Task, Message, Context], Answer]
-STEPS = {"keys": Member.offer, "shares": Member.deal, "unmask": Member.reveal}
 
 
 @dataclass(frozen=True)
@@ -90,17 +95,10 @@ class Desk:
     def app(self) -> ClientApp:
         """Flower refuses all other types of messages; `train.default` is the same as `train`."""
         app = ClientApp()
-        personal = partial(_all_scores, personal=True)
-        app.query("whoami")(partial(self._answered, "query.whoami", _whoami))
-        app.query("forget")(partial(self._answered, "query.forget", _forget))
-        app.query("statistics")(partial(self._answered, ASKS_STATISTICS, _statistics))
-        for name, step in STEPS.items():
-            handle = partial(_step, step)
-            app.query(name)(partial(self._answered, f"query.{name}", handle))
-        app.train()(partial(self._answered, "train", _train))
-        app.evaluate()(partial(self._answered, "evaluate", _evaluate))
-        app.evaluate("scores")(partial(self._answered, "evaluate.scores", _all_scores))
-        app.evaluate("personal")(partial(self._answered, "evaluate.personal", personal))
+        for kind, handle in HANDLERS.items():
+            category, _, action = kind.partition(".")
+            register = getattr(app, category)(action or "default")
+            register(partial(self._answered, kind, handle))
         return app
 
     def _answered(self, kind: str, handle: Handler, message: Message, context: Context) -> Message:
@@ -173,7 +171,8 @@ def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
     withheld = site.rules.withheld
     images = [] if SCORES in withheld else _test_images(site.runner)
     broken = 0 if CLASS_COUNTS in withheld else site.runner.data.dataset.broken
-    claim = Claim(node.place, node.num_partitions or None, images, withheld, broken)
+    examples = 1 if site.hides_size else int(site.runner.data.sizes[task.client])
+    claim = Claim(node.place, node.num_partitions or None, images, withheld, broken, examples)
     return Answer(codec.claim_content(task, claim))
 
 
@@ -185,9 +184,9 @@ def _forget(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
 def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
     """Of this site's training images, before anything is trained."""
     site = site_of(context, task)
-    withheld, data = site.rules.withheld, site.runner.data
-    images = data.dataset.train[torch.from_numpy(data.partition.of(task.client)).long()]
-    counts: list[int] = torch.bincount(images.labels, minlength=data.dataset.classes).tolist()
+    withheld, images = site.rules.withheld, _training_images(site, task)
+    classes = site.runner.data.dataset.classes
+    counts: list[int] = torch.bincount(images.labels, minlength=classes).tolist()
     pixels = measured(images.pixels.cpu().numpy(), flip=False)
     told = STATISTICS not in withheld
     found = SiteStatistics(
@@ -197,6 +196,11 @@ def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context)
         [*pixels.std] if told else [],
     )
     return Answer(codec.statistics_content(task, found), Release(int(told)))
+
+
+def _training_images(site: Site, task: Task) -> Images:
+    data = site.runner.data
+    return data.dataset.train[torch.from_numpy(data.partition.of(task.client)).long()]
 
 
 def _step(
@@ -235,6 +239,8 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     if memory is None:
         reply = replace(reply, metrics={**reply.metrics, "memory_lost": 1.0})
     site.memories.save(task, memory_after)
+    if site.runner.keeps_own and site.rules.log:  # whose owner may join them with the model
+        site.memories.keep_digests(task, _training_images(site, task))
     if member and secrets:
         reply = member.masked(secrets, replace(reply, weights=to_host(reply.weights)))
     else:
@@ -310,12 +316,15 @@ def site_from_config(context: Context, task: Task) -> Site:
     require_guard(node.app_sha256)
     for line in run_app_code(str(context.run_config.get("code", "")), node.code_sha256):
         print(line, file=sys.stderr)  # the site's log
-    asked = _experiment(context)
+    try:
+        asked = config.from_toml(str(context.run_config["experiment"]))
+    except ConfigError as error:  # the same version could read what the server's could
+        raise ProtocolMismatch(str(error)) from error
     # Initial weights are the server's to read: it sends them, and a run opens no file of a site's.
     model = replace(asked.model, weights="", weights_skip=())
     privacy = at_site(asked.privacy)
     experiment = replace(asked, data=asked.seeded_data, model=model, privacy=privacy)
-    check_run(node.rules.withheld, experiment)
+    node.rules.check_run(experiment)
     dataset, partition = node.load(experiment.data, task.client)
     runner = client_runner(experiment, dataset, partition)
     keep_freed_memory()
@@ -333,32 +342,39 @@ def site_from_config(context: Context, task: Task) -> Site:
     )
 
 
-def _experiment(context: Context) -> Experiment:
-    """What the server's dcfl could read, the same version can read here."""
-    try:
-        return config.from_toml(str(context.run_config["experiment"]))
-    except ConfigError as error:
-        raise ProtocolMismatch(str(error)) from error
-
-
 def rules_from_config(context: Context) -> SiteRules:
     rules = NodeConfig.read(context.node_config).rules
     app = str(context.node_config.get(RUNNING_APP, ""))
     return replace(rules, app=app, about=_about(str(context.run_config.get("experiment", ""))))
 
 
+ABOUT = (
+    *("method.name", "model.name", "data.image_size", "training.epochs"),
+    *("privacy.noise", "privacy.where", "server.secure"),
+)
+
+
 def _about(experiment: str) -> str:
     """What is asked for, as the run's config has it, for a line of the record."""
     with suppress(ValueError, RecursionError):
         tables = tomllib.loads(experiment)
-        keys = (
-            *("method.name", "model.name", "data.image_size", "training.epochs"),
-            *("privacy.noise", "privacy.where", "server.secure"),
-        )
-        pairs = ((key, tables.get(key.split(".")[0], {}).get(key.split(".")[1])) for key in keys)
+        words = (key.partition(".") for key in ABOUT)
+        pairs = ((f"{table}.{key}", tables.get(table, {}).get(key)) for table, _, key in words)
         told = [f"{k} = {v}" for k, v in pairs if v is not None and v is not False]
         return printable(", ".join(told), 200)
     return ""
 
 
+HANDLERS: dict[str, Handler] = {
+    "query.whoami": _whoami,
+    "query.forget": _forget,
+    ASKS_STATISTICS: _statistics,
+    "query.keys": partial(_step, Member.offer),
+    "query.shares": partial(_step, Member.deal),
+    "query.unmask": partial(_step, Member.reveal),
+    "train": _train,
+    "evaluate": _evaluate,
+    "evaluate.scores": _all_scores,
+    PERSONAL: partial(_all_scores, personal=True),
+}
 app = Desk(site_from_config, rules_from_config).app()

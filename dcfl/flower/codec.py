@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Collection, Mapping
 from secrets import token_hex
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from safetensors import SafetensorError
@@ -40,7 +40,7 @@ FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
 OTHER_IMAGES = "a score of other test images than it said it has when it joined"
 MOST_CHANNELS = 4  # of a picture
-PROTOCOL = 2  # of what server and nodes say to each other; both must speak the same
+PROTOCOL = 3  # of what server and nodes say to each other; both must speak the same
 
 
 class Task(NamedTuple):
@@ -67,6 +67,7 @@ class Claim(NamedTuple):
     images: list[int]  # of its test set, per class; empty if it withholds scores
     withheld: frozenset[str] = frozenset()  # words of withholding.py
     broken: int = 0  # pictures that it leaves out, if it tells that
+    examples: int = 1  # at most, that its replies count
 
 
 class SiteStatistics(NamedTuple):
@@ -138,18 +139,16 @@ def message(task: Task, **records: ArrayRecord | ConfigRecord | MetricRecord) ->
 
 
 def claim_content(task: Task, claim: Claim) -> RecordDict:
-    record = ConfigRecord()
-    if claim.partition is not None:
-        record["partition-id"] = claim.partition
-    if claim.partitions is not None:
-        record["num-partitions"] = claim.partitions
-    if claim.images:
-        record["images"] = claim.images
-    if claim.withheld:
-        record["withheld"] = withholding.in_order(claim.withheld)
-    if claim.broken:
-        record["broken"] = claim.broken
-    return message(task, node=record)
+    said: dict[str, Any] = {
+        "partition-id": claim.partition,
+        "num-partitions": claim.partitions,
+        "images": claim.images,
+        "withheld": withholding.in_order(claim.withheld),
+        "broken": claim.broken,
+        "examples": claim.examples,
+    }
+    told = {name: value for name, value in said.items() if value is not None and value != []}
+    return message(task, node=ConfigRecord(told))
 
 
 def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
@@ -164,8 +163,8 @@ def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
         raise ProtocolError("it withholds something that has no name here")
     withheld = frozenset(map(str, words))
     images = [] if withholding.SCORES in withheld else _counts(record, "images", classes)
-    broken = _count(record, "broken") if "broken" in record else 0
-    return Claim(place, count, images, withheld, broken)
+    broken, examples = _count(record, "broken"), _count(record, "examples")
+    return Claim(place, count, images, withheld, broken, examples)
 
 
 def statistics_content(task: Task, found: SiteStatistics) -> RecordDict:

@@ -15,10 +15,9 @@ from typing import Any
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from dcfl.client import frozen
-from dcfl.engines.engine import OwnScores, Session, SiteScore, SiteScoring
+from dcfl.engines.engine import Session, SiteScoring
 from dcfl.engines.memories import Index
 from dcfl.errors import (
     ClientFailure,
@@ -41,9 +40,9 @@ from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.methods.method import addressed
 from dcfl.models.parts import personal_and_rest, unsent_tensors
+from dcfl.privacy import BY_SIZE
 from dcfl.server import ClientReport
 from dcfl.server.fixed_point import FixedPoint
-from dcfl.tensors import split
 
 
 class RemoteMemories:
@@ -108,6 +107,7 @@ class GridEngine:
             data.dataset.classes,
             codec.encode(self._unsent) if self._unsent and not same_runner else None,
         )
+        self.memories = RemoteMemories(session.index, session.needed)
         self._sites = SiteEvaluation(
             self._messenger,
             self._nodes,
@@ -115,9 +115,10 @@ class GridEngine:
             clients=len(data.partition),
             deadline=self._deadline,
             judges=session.judges,
+            unsent=self._unsent.keys(),
+            memories=self.memories.rounds,
         )
         self._quorum = Quorum(self._nodes, session.experiment)
-        self.memories = RemoteMemories(session.index, session.needed)
         self._late: set[str] = set()  # messages that no round waits for any more
         self.overlaps, self.dropped = overlaps, 0
         self._evaluated: Tensors = {}  # still to be evaluated here
@@ -127,6 +128,8 @@ class GridEngine:
         self._nodes.require_clients(len(data.partition), least)
         if self._sites_evaluate:
             self._sites.require_judge()
+            if session.experiment.server.aggregation in BY_SIZE:
+                self._nodes.tell_of_majority()
 
     # Clients
 
@@ -240,6 +243,7 @@ class GridEngine:
             else:
                 reply = codec.read_reply(answer, sent.task, self._reveal, down)
             if isinstance(reply, ClientUpdate):
+                self._check_examples(reply)
                 reply = replace(reply, traffic=Traffic(codec.num_bytes(answer), down))
             if isinstance(reply, ClientUpdate) and codec.has_memory(answer):
                 self.memories.staged[client] = sent.task.round
@@ -249,6 +253,17 @@ class GridEngine:
         if isinstance(reply, ClientFailure) and reply.code == REFUSED:
             self._quorum.refused.add(client)
         return reply
+
+    def _check_examples(self, reply: ClientUpdate) -> None:
+        """A client weighs no more than by the images that it has or, where these are elsewhere,
+        that its site has said it has."""
+        own = int(self._runner.data.sizes[reply.client])
+        most = own or self._nodes.examples_of(reply.client)
+        if reply.num_examples > most:
+            said = "" if own else ", as it said when it joined"
+            raise ProtocolError(
+                f"num_examples is {reply.num_examples:,}, and it has {most:,}{said}"
+            )
 
     def settle(self, accepted: Collection[int]) -> None:
         self.memories.settle(accepted)
@@ -267,22 +282,11 @@ class GridEngine:
 
     @property
     def sites(self) -> SiteScoring | None:
-        return self if self._sites_evaluate else None
-
-    @property
-    def own_accuracies(self) -> Tensor:
-        return self._sites.own_accuracies
-
-    def site_scores(self) -> tuple[SiteScore, ...]:
-        return self._sites.scores()
-
-    @property
-    def absent(self) -> tuple[int, ...]:
-        return self._sites.absent
+        return self._sites if self._sites_evaluate else None
 
     def begin_evaluation(self, weights: Tensors) -> None:
         if self._sites_evaluate:
-            self._sites.begin(self._sent(weights))
+            self._sites.begin(weights)
         else:
             self._evaluated = weights
 
@@ -298,9 +302,6 @@ class GridEngine:
             self._evaluation = score_model(model, self._runner.data.dataset)
             self._evaluated = {}
 
-    def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
-        return self._sites.own_scores(self._sent(weights))
-
     def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
         """None where nodes are elsewhere: what is personal stays there."""
         if self._node_memories is None or not self._runner.keeps_own:
@@ -309,13 +310,6 @@ class GridEngine:
             memory = self._node_memories.load(Task(self._run, 0, client, memory_round=round))
             if memory:
                 yield client, personal_and_rest(memory)[0]
-
-    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
-        return self._sites.personal_accuracies(self._sent(weights), self.memories.rounds)
-
-    def _sent(self, weights: Tensors) -> Tensors:
-        """The part of the weights that a message has."""
-        return split(weights, self._unsent)[1]
 
     def site_records(self) -> dict[str, dict[str, object]]:
         return self._nodes.records()

@@ -57,21 +57,6 @@ class Messenger:
         proved to the SuperLink that it holds the private key."""
         return {node.node_id: node.public_key for node in self._grid.get_nodes()}
 
-    def send(
-        self, kind: str, addressed: Sequence[tuple[int, RecordDict]], seconds: float
-    ) -> list[str | None]:
-        """The id of each message, None for one that was not taken; Flower gives them up after
-        `seconds`."""
-        ttl = seconds or SECONDS_WITHOUT_DEADLINE
-        messages = [
-            Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
-            for node, content in addressed
-        ]
-        ids = list(self._grid.push_messages(messages) or ()) if messages else []
-        for message, (node, _) in zip(ids, addressed, strict=False):
-            self._asked[message] = (node, self.records.get(node, (0, ""))[0])
-        return [message or None for message in ids] + [None] * (len(messages) - len(ids))
-
     def send_tasks(
         self,
         kind: str,
@@ -80,13 +65,19 @@ class Messenger:
         **records: ArrayRecord | ConfigRecord,
     ) -> list[SentTask]:
         """To each node its task, and the records to all; returns those that were taken."""
-        contents = [(node, codec.message(task, **records)) for node, task in tasks]
-        ids = self.send(kind, contents, EXPIRY_FACTOR * deadline)
-        return [
-            SentTask(message, task, codec.num_bytes(content))
-            for message, (_, task), (_, content) in zip(ids, tasks, contents, strict=True)
-            if message is not None
+        ttl = EXPIRY_FACTOR * deadline or SECONDS_WITHOUT_DEADLINE
+        contents = [codec.message(task, **records) for _, task in tasks]
+        messages = [
+            Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
+            for content, (node, _) in zip(contents, tasks, strict=True)
         ]
+        ids = list(self._grid.push_messages(messages) or ()) if messages else []
+        sent = []
+        for message, content, (node, task) in zip(ids, contents, tasks, strict=False):
+            if message:
+                self._asked[message] = (node, self.records.get(node, (0, ""))[0])
+                sent.append(SentTask(message, task, codec.num_bytes(content)))
+        return sent
 
     def collect(self, message: str) -> RecordDict | LostReply | None:
         """The reply to a message, if it has come.

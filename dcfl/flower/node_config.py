@@ -1,29 +1,4 @@
-"""What a site tells its own SuperNode (`flower-supernode --node-config`), and nobody else.
-
-partition-id                   which site this is, counted from 0, where sites have no keys: with
-                               keys the server knows it by its key
-num-partitions                 how many sites there must be; without it, any number
-memories                       the folder for what clients keep (MOON, SCAFFOLD)
-data                           `folder:PATH` or `sites:PATH` on this disk: the site serves this, to
-                               runs whose own data set is `remote`, and nothing else. Without it,
-                               the public data sets by name. `any`: whatever a run names, for a
-                               trial on one's own machine
-site                           names the folder of `sites:PATH`
-broken                         `skip` leaves broken pictures out, `refuse` does not serve data with
-                               one; without it the run's data.broken holds
-group                          which of its own pictures stay together, as data.group says it
-classes                        the only data.class_names that it answers, with commas between them
-data-path                      where the public data sets lie here
-code-sha256                    the hashes of the only files that a run may bring, or `none`
-privacy-noise                  the least noise of [privacy] with which this site sends anything
-privacy-epsilon, privacy-delta what its answers of all runs may spend: it demands [privacy]
-secure-sum                     the least number of replies of which the server may see the sum: the
-                               site trains under server.secure alone
-rounds, rounds-per-day         how many rounds it trains in, over all runs; scoring counts likewise
-app-sha256                     the hashes of the only Flower apps that run here: see app_pin.py
-withhold                       what it keeps to itself: see withholding.py
-audit                          the file that records every answer; audit.jsonl beside the memories
-"""
+"""What a site tells its own SuperNode (`flower-supernode --node-config`), and nobody else."""
 
 from __future__ import annotations
 
@@ -60,24 +35,28 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class NodeConfig:
-    partition_id: int = -1
-    num_partitions: int = 0
-    memories: str = ""
+    """The keys, with dashes for underscores; docs/flower.md says more of each."""
+
+    partition_id: int = -1  # which site this is, counted from 0, where keys do not tell
+    num_partitions: int = 0  # how many sites there must be; 0: any number
+    memories: str = ""  # the folder for what clients keep
+    # `folder:PATH` or `sites:PATH`: served to runs whose data set is `remote`, and nothing else.
+    # Empty: the public data sets by name. `any`: whatever a run names, for a trial.
     data: str = ""
-    site: str = ""
-    data_path: str = ""
-    privacy_noise: float = 0.0
-    code_sha256: str = ""
-    broken: str = ""
-    group: str = ""
-    classes: str = ""
-    app_sha256: str = ""
-    withhold: str = ""
-    audit: str = ""
-    rounds: int = 0
+    site: str = ""  # names the folder of `sites:PATH`
+    data_path: str = ""  # where the public data sets lie here
+    privacy_noise: float = 0.0  # the least of [privacy] with which this site sends anything
+    code_sha256: str = ""  # of the only files that a run may bring, or `none`
+    broken: str = ""  # data.broken of this site
+    group: str = ""  # data.group of this site
+    classes: str = ""  # the only data.class_names that it answers
+    app_sha256: str = ""  # of the only Flower apps that run here: see app_pin.py
+    withhold: str = ""  # see withholding.py
+    audit: str = ""  # the file that records every answer; empty: audit.jsonl beside the memories
+    rounds: int = 0  # that it trains in, over all runs; scoring counts likewise
     rounds_per_day: int = 0
-    secure_sum: int = 0
-    privacy_epsilon: float = 0.0
+    secure_sum: int = 0  # the least number of replies of which the server may see the sum
+    privacy_epsilon: float = 0.0  # what its answers of all runs may spend
     privacy_delta: float = PrivacyBudget().delta
 
     @classmethod

@@ -16,6 +16,8 @@ from secrets import token_hex
 
 from torch import Tensor
 
+from dcfl.data.datasets import Images
+from dcfl.data.identical import TRAINED_ON, write_digests
 from dcfl.engines.memories import read_memory
 from dcfl.errors import CheckpointError, ProtocolError
 from dcfl.flower.codec import Task
@@ -57,6 +59,13 @@ class NodeMemories:
                 if number.isdecimal() and int(number) < task.oldest_round:
                     with suppress(OSError):
                         old.unlink()
+
+    def keep_digests(self, task: Task, images: Images) -> None:
+        """Of what the client is trained on, beside its memory, for `dcfl flower personal`."""
+        folder = self._path(task, task.round).parent
+        if folder.is_dir() and not (folder / TRAINED_ON).is_file():
+            with storage(folder):
+                write_digests(folder, images, "")
 
     def save_unsent(self, run: str, weights: Tensors) -> None:
         path = self._run(run) / UNSENT

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, RecordDict
 from dcfl.errors import NetworkError, ProtocolError, RefusedBySite, TooFewClients
 from dcfl.flower import codec
 from dcfl.flower.codec import Claim, Task
-from dcfl.flower.messenger import LostReply, Messenger
+from dcfl.flower.messenger import EXPIRY_FACTOR, LostReply, Messenger
 from dcfl.flower.roster import Roster, registered_fingerprint
 from dcfl.flower.withholding import in_order, refusal_of
 
@@ -55,6 +55,7 @@ class Nodes:
         self._refusing: set[int] = set()  # those of them that have decided so
         self._sites: dict[int, int] = {}  # by node id: which site it says it is, without keys
         self.images: dict[int, list[int]] = {}  # test images by partition id, as first declared
+        self.examples: dict[int, int] = {}  # that replies may count, likewise
         self.withheld: dict[int, frozenset[str]] = {}  # by partition id
         self.notices: list[str] = []  # for people
         self._records: dict[str, dict[str, object]] = {}
@@ -75,6 +76,20 @@ class Nodes:
     def nameless_refusals(self) -> int:
         """Of sites of which nobody knows which they are."""
         return sum(self._site_of(node) is None for node in self._refusing)
+
+    def examples_of(self, client: int) -> int:
+        """How many images of its own the client's replies may count, as its site first said."""
+        return self.examples[client % self.roster.count]
+
+    def tell_of_majority(self) -> None:
+        """Nobody can check how many images a site has; people can see whether that is likely."""
+        total = sum(self.examples.values())
+        for place, count in self.examples.items():
+            if len(self.examples) > 2 and 2 * count > total:
+                self.notify(
+                    f"{self.roster.title(place)} says it has {count:,} of the {total:,} training "
+                    f"images: weighted by them, it counts for more than all others together"
+                )
 
     def title_of(self, client: int) -> str:
         return self.roster.title(client % self.roster.count)
@@ -187,12 +202,12 @@ class Nodes:
             for node in strangers
             if node not in self._inquiries or now > self._inquiries[node].when + ASK_AGAIN_SECONDS
         }
-        addressed = [
-            (node, codec.message(task, **self._sent_at_join)) for node, task in due.items()
-        ]
-        ids = self._messenger.send("query.whoami", addressed, ASK_AGAIN_SECONDS)
-        for (node, task), message in zip(due.items(), ids, strict=True):
-            self._inquiries[node] = Inquiry(now, message, task)
+        sent = self._messenger.send_tasks(
+            "query.whoami", [*due.items()], ASK_AGAIN_SECONDS / EXPIRY_FACTOR, **self._sent_at_join
+        )
+        messages = {one.task: one.message for one in sent}
+        for node, task in due.items():
+            self._inquiries[node] = Inquiry(now, messages.get(task), task)
 
     def _admit(self, node: int, reply: RecordDict | LostReply, task: Task) -> None:
         try:
@@ -213,6 +228,7 @@ class Nodes:
         self._refusing.discard(node)
         self._sites.pop(node, None)
         self.images.setdefault(place, claim.images)
+        self.examples.setdefault(place, claim.examples)
         self.withheld.setdefault(place, claim.withheld)
         if claim.withheld:
             what = ", ".join(in_order(claim.withheld))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ def fingerprint_of(key: object) -> str:
 
 UNBOUND = (
     "the sites are not bound to keys: whoever first claims a partition-id has its clients; "
-    "`dcfl flower run --sites KEY.pub,...` binds them"
+    "`dcfl flower up --tls` binds them, and so do kits"
 )
 MOST_SITES = 10_000
 NO_KEY = "-"  # instead of a fingerprint, in a roster's text
@@ -72,14 +71,6 @@ class Roster:
         require(len(self.names) in (0, self.count), "some sites have a name, and some have none")
 
     @classmethod
-    def from_option(cls, sites: str) -> Roster:
-        """From `--sites`: a number, or the files of the sites' public keys with commas."""
-        count = whole_number(sites.strip())
-        if count is not None:
-            return cls(count)
-        return cls.of_keys([Path(os.path.expanduser(file.strip())) for file in sites.split(",")])
-
-    @classmethod
     def of_keys(cls, files: Sequence[Path]) -> Roster:
         keys = tuple(fingerprint_in(file) for file in files)
         return cls(len(keys), keys, tuple("-".join(file.stem.split()) for file in files))
@@ -89,26 +80,17 @@ class Roster:
         rows = zip(self.keys or (NO_KEY,) * self.count, self.names, strict=False)
         return "\n".join(" ".join(row) for row in rows) or str(self.count)
 
-    @classmethod
-    def from_text(cls, text: str, data: DataSettings) -> Roster:
-        """`data`: if the pictures are at the sites, each client is a site, and how many there are
-        may be left open."""
-        remote, left_open = data.dataset == "remote", data.clients == "auto"
-        if not text and (left_open or not remote):
-            raise ConfigError(
-                f"how many SuperNodes hold the {data.population} clients? Say it with --sites N, "
-                f"or give their public keys: --sites A.pub,B.pub (in a run config: sites)"
-            )
-        roster = cls._parsed(text) if text else cls(data.population)
+    def require_fitting(self, data: DataSettings) -> None:
+        """If the pictures are at the sites, each client is a site; how many there are may be left
+        open."""
         require(
-            not remote or left_open or roster.count == data.population,
-            f"data.clients = {data.population}, and there are {roster.count} sites: "
+            data.dataset != "remote" or data.clients in ("auto", self.count),
+            f"data.clients = {data.clients}, and there are {self.count} sites: "
             f'with data.dataset = "remote" each site is a client',
         )
-        return roster
 
     @classmethod
-    def _parsed(cls, text: str) -> Roster:
+    def from_text(cls, text: str) -> Roster:
         count = whole_number(text)
         if count is not None:
             return cls(count)

@@ -22,6 +22,7 @@ from dcfl.flower.nodes import Nodes
 from dcfl.flower.withholding import in_order, refusal_of
 from dcfl.messages import Tensors
 from dcfl.scores import Scores
+from dcfl.tensors import split
 
 T = TypeVar("T")
 Read = Callable[[RecordDict, Task, list[int]], T]  # an answer, what was asked, the declared images
@@ -49,11 +50,15 @@ class SiteEvaluation:
         run: str,
         clients: int,
         deadline: float,
-        judges: Sequence[int] = (),
+        judges: Sequence[int],
+        unsent: Collection[str],
+        memories: Index,
     ) -> None:
         """`judges`: the sites whose images make up the accuracy, in all rounds alike; none: those
-        that answer first."""
+        that answer first. `unsent`: the weights that no message has. `memories`: of which round
+        each client keeps one, as the run goes on."""
         self._messenger, self._nodes = messenger, nodes
+        self._unsent, self._memories = unsent, memories
         self._run, self._clients, self._deadline = run, clients, deadline
         self._judges, self.absent = tuple(judges), tuple[int, ...]()
         self._sent: list[SentTask] = []
@@ -64,16 +69,17 @@ class SiteEvaluation:
     def begin(self, weights: Tensors) -> None:
         self._sent = self._ask("evaluate", weights)
 
-    def _ask(self, kind: str, weights: Tensors, rounds: Index | None = None) -> list[SentTask]:
-        """With `rounds`, those sites alone that have a memory, of the round named there."""
+    def _ask(self, kind: str, weights: Tensors, personal: bool = False) -> list[SentTask]:
+        """`personal`: those sites alone that have a memory."""
+        rounds = self._memories if personal else {}
         tasks = [
-            (node, Task(self._run, self.round, site, rounds[site] if rounds else 0).ticketed())
+            (node, Task(self._run, self.round, site, rounds.get(site, 0)).ticketed())
             for site, node in self._nodes.online().items()
             if site < self._clients
-            and (rounds is None or site in rounds)
+            and (site in rounds or not personal)
             and not refusal_of(self._nodes.withheld[site], kind)
         ]
-        record = codec.encode(weights)
+        record = codec.encode(split(weights, self._unsent)[1])
         return self._messenger.send_tasks(kind, tasks, self._deadline, weights=record)
 
     def result(self) -> Evaluation | None:
@@ -151,10 +157,9 @@ class SiteEvaluation:
             if site < self._clients and refusal_of(words, "evaluate.scores")
         ]
 
-    def personal_accuracies(self, weights: Tensors, rounds: Index) -> dict[int, float]:
-        """Of each site's own model, on its own test images. `rounds`: of the memories that hold
-        the personal parts."""
-        sent = self._ask("evaluate.personal", weights, rounds)
+    def personal_accuracies(self, weights: Tensors) -> dict[int, float]:
+        """Of each site's own model, on its own test images."""
+        sent = self._ask("evaluate.personal", weights, personal=True)
         found = self._answers(sent, codec.read_scores)
         return {site: scores.accuracy for site, scores in found if scores.images}
 
@@ -168,7 +173,7 @@ class SiteEvaluation:
                 "sizes (it need not train: it may withhold updates)"
             )
 
-    def scores(self) -> tuple[SiteScore, ...]:
+    def site_scores(self) -> tuple[SiteScore, ...]:
         """The sites' scores of the last evaluation, for the row of a round."""
         sizes = [sum(self._nodes.images.get(site, ())) for site in self._judges]
         weights = dict(zip(self._judges, image_weights(sizes), strict=True))

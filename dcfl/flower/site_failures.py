@@ -104,6 +104,10 @@ class Refusal(StrEnum):
     STATISTICS_UNPROTECTED = (
         "it sends what it learned with noise alone, and statistics of its images have none"
     )
+    HOLDOUT_UNPROTECTED = (
+        "it sends what it learned with noise alone, and data.holdout would have it score training "
+        "images without noise: leave data.holdout out"
+    )
     BUDGET_SPENT = (
         "one more answer would bring it to {reached} at delta {delta:g}, and its own budget is "
         "epsilon {budget:g}"

@@ -12,12 +12,13 @@ from typing import NamedTuple
 from flwr.app import RecordDict
 
 from dcfl.errors import ClientFailure, ConfigError
+from dcfl.experiment import Experiment
 from dcfl.flower import codec
 from dcfl.flower.audit_log import AuditEntry, AuditLog, Head, History, Wanted
 from dcfl.flower.codec import Task
 from dcfl.flower.site_failures import REFUSED, Refusal
-from dcfl.flower.withholding import UPDATES, Withheld, refusal_of
-from dcfl.privacy import distance, epsilon_at
+from dcfl.flower.withholding import CLASS_COUNTS, SIZES, UPDATES, Withheld, refusal_of
+from dcfl.privacy import BY_SIZE, distance, epsilon_at
 
 DAY = timedelta(days=1)
 PERSONAL = "evaluate.personal"
@@ -54,6 +55,10 @@ class PrivacyBudget(NamedTuple):
     epsilon: float = 0.0  # at most, over all runs in its record
     delta: float = 1e-5
 
+    @property
+    def demands_noise(self) -> bool:
+        return bool(self.noise or self.epsilon)
+
 
 @dataclass(frozen=True)
 class SiteRules:
@@ -72,10 +77,23 @@ class SiteRules:
 
     # Before anything is computed
 
+    def check_run(self, experiment: Experiment) -> None:
+        """Refuse a run that cannot work without what is withheld, or whose scores would tell of
+        training images without noise."""
+        method, aggregation = experiment.method, experiment.server.aggregation
+        if self.budget.demands_noise and experiment.data.holdout:
+            raise Refusal.HOLDOUT_UNPROTECTED.error()
+        if UPDATES in self.withheld:
+            return
+        if CLASS_COUNTS in self.withheld and method.overrides("upload"):
+            raise Refusal.METHOD_TELLS_CLASSES.error(method=method.name)
+        if SIZES in self.withheld and aggregation in BY_SIZE:
+            raise Refusal.SIZES_WEIGHED.error(aggregation=aggregation)
+
     def check(self, question: Question) -> None:
         if refusal := refusal_of(self.withheld, question.kind):
             raise refusal.error()
-        if question.kind in _UNPROTECTED and (self.budget.noise or self.budget.epsilon):
+        if question.kind in _UNPROTECTED and self.budget.demands_noise:
             raise _UNPROTECTED[question.kind].error()
         if self._is_limited(question):
             self._check_rounds(self._history(question.task), question)

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from dcfl.experiment import Experiment
 from dcfl.flower.site_failures import Refusal
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.privacy import BY_SIZE
 from dcfl.system.wording import nearest
 
 UPDATES, SCORES, CLASS_COUNTS, SIZES = "updates", "scores", "class-counts", "sizes"
@@ -37,17 +35,6 @@ def withheld_from(text: str) -> Withheld:
 def in_order(words: Iterable[str]) -> list[str]:
     """The words in the order in which people and messages have them."""
     return sorted(words, key=WORDS.index)
-
-
-def check_run(withheld: Withheld, experiment: Experiment) -> None:
-    """Refuse a run that cannot work without what is withheld."""
-    if UPDATES in withheld:
-        return
-    method, aggregation = experiment.method, experiment.server.aggregation
-    if CLASS_COUNTS in withheld and method.overrides("upload"):
-        raise Refusal.METHOD_TELLS_CLASSES.error(method=method.name)
-    if SIZES in withheld and aggregation in BY_SIZE:
-        raise Refusal.SIZES_WEIGHED.error(aggregation=aggregation)
 
 
 def refusal_of(withheld: Withheld, kind: str) -> Refusal | None:

@@ -18,6 +18,7 @@ from dcfl import tensors as named
 from dcfl.data import FederatedData
 from dcfl.data.augment import Preparation
 from dcfl.data.datasets import Size
+from dcfl.data.identical import join_digests
 from dcfl.engines.engine import Engine, SiteScoring
 from dcfl.errors import CheckpointError, ConfigError, DCFLError, RunFolderError, RunMissing
 from dcfl.evaluation import client_accuracies
@@ -99,8 +100,8 @@ def read_personal_part(folder: Path, client: int, weights: Tensors) -> dict[str,
 
 def join_personal_part(folder: Path, state: Path) -> tuple[int, Path]:
     """At a site: put the part that its node has kept beside the run's model, where every reader
-    finds it. `state`: the node's folder of memories, or a folder or file in it. Returns the number
-    of the client, and the new file."""
+    finds it, with the digests of the pictures that it was trained on. `state`: the node's folder of
+    memories, or a folder or file in it. Returns the number of the client, and the new file."""
     weights, _ = read_stored(_model_path(folder, "last"))
     run = RecordedRun.open(folder).environment.get("run", "")
     found: dict[int, tuple[int, Path]] = {}  # by client: the last round
@@ -123,6 +124,7 @@ def join_personal_part(folder: Path, state: Path) -> tuple[int, Path]:
     with storage(path):
         private_folder(path.parent)
     write_tensors(path, part, _owner(client, sha256(weights)), private=True)
+    join_digests(folder, file.parent)
     return client, path
 
 

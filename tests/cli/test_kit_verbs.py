@@ -77,11 +77,8 @@ def test_a_kits_daemon(unmeasured: Call, monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert unmeasured("flower", "daemon", "stop", "kits/a")[1] == "ended 1 process\n"
 
 
-def test_a_run_takes_the_server_from_one_place(unmeasured: Call) -> None:
+def test_a_run_needs_the_kit_of_a_server(unmeasured: Call) -> None:
     unmeasured("flower", "kit", "a", "server", *SUPERLINK)
-    code, _, err = unmeasured("flower", "run", "--kit", "kits/server", "--sites", "1")
-    assert code == 2
-    assert "leave --sites out" in err
     code, _, err = unmeasured("flower", "run", "--kit", "kits/a", "data.dataset=remote")
     assert code == 2
     assert "server.toml" in err

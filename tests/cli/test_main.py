@@ -359,7 +359,7 @@ def test_being_terminated_has_its_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("missing", "words"),
     [
-        ("cryptography", ["flower", "keys", "keys", "--sites", "a"]),
+        ("cryptography", ["flower", "kit", "a", "--superlink", "localhost:1"]),
         ("cryptography", ["flower", "up"]),
         ("flwr", ["flower", "run"]),
         ("ray", ["run", "engine.name=flower-simulation", *FAST]),
@@ -391,18 +391,6 @@ def test_ctrl_c_is_not_a_crash(cli, monkeypatch: pytest.MonkeyPatch) -> None:  #
     code, _, err = cli("run", *FAST)
     assert code == 130
     assert err.splitlines()[1:] == ["dcfl: interrupted"]  # after what trains where
-
-
-@pytest.mark.filterwarnings("always:the sites are not bound")
-def test_who_submits_elsewhere_says_which_sites_there_are(cli) -> None:  # type: ignore[no-untyped-def]
-    there = ["--superlink", "127.0.0.1:1", "--insecure"]
-    code, _, err = cli("flower", "run", *there)
-    warning, refusal = err.splitlines()
-    assert code == 2
-    assert warning.startswith("dcfl: warning: the sites are not bound to keys")
-    assert "how many SuperNodes hold the 20 clients?" in refusal
-    code, _, err = cli("flower", "run", *there, "--sites", "nowhere.pub")
-    assert (code, err) == (2, "dcfl: nowhere.pub: cannot be read (No such file or directory)\n")
 
 
 def test_resuming_a_run_that_has_ended_is_json_too(cli) -> None:  # type: ignore[no-untyped-def]

@@ -164,7 +164,7 @@ def test_a_pipe_that_closes_is_silent() -> None:
 # Verbs that show no table: they write files, follow a program or answer in a line.
 WITHOUT_TABLE = {
     "embed", "export", "watch", "new method", "new model", "new config", "data get", "demo",
-    "flower init", "flower keys", "flower up", "flower down", "flower kit", "flower daemon run",
+    "flower up", "flower down", "flower kit", "flower daemon run",
     "flower daemon start", "flower daemon stop", "flower daemon add", "flower supernode",
     "flower personal", "flower stop",
 }  # fmt: skip

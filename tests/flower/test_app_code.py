@@ -42,7 +42,7 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     register_methods(tmp_path / "idea.py")
     experiment = experiment_from(None, {"model": {"name": "tiny"}, "method": {"name": "mine"}})
     files = app_code(experiment)
-    folder = write_bundle(tmp_path / "app", files=files)
+    folder = write_bundle(tmp_path / "app", files)
     assert len(build_fab_from_disk(folder)) < 20_000
     config = {"experiment": to_toml(as_tables(experiment)), "code": code_text(files)}
     OWN_MODELS.clear()

@@ -581,6 +581,15 @@ def test_a_node_must_say_a_number_among_its_count(said: dict[str, Any]) -> None:
         codec.read_claim(delivered(content), TASK, 2)
 
 
+@pytest.mark.parametrize("examples", [None, -1, 2**40, 1.0, [1], "1"])
+def test_a_node_must_say_how_many_images_its_replies_count(examples: Any) -> None:
+    content = codec.claim_content(TASK, Claim(1, 2, [4, 0], examples=7))
+    assert codec.read_claim(delivered(content), TASK, 2).examples == 7
+    entry("node", "examples", examples)(content)
+    with pytest.raises(ProtocolError, match="examples"):
+        codec.read_claim(delivered(content), TASK, 2)
+
+
 @pytest.mark.parametrize("images", [None, [4], [4, 0, 1], [4, -1], [4, 2**62], [4.0, 0.0], 4])
 def test_a_node_must_say_how_many_test_images_it_has(images: Any) -> None:
     content = codec.claim_content(TASK, Claim(1, 2, [4, 0]))
@@ -606,7 +615,7 @@ def test_nobody_answers_a_question_that_it_has_not_read() -> None:
             codec.read_claim(claim, asked, 1)
 
 
-@pytest.mark.parametrize("protocol", [None, 1, 3, "2", 2.5])
+@pytest.mark.parametrize("protocol", [None, 1, 2, 4, "3", 3.5])
 def test_another_version_of_the_protocol_is_refused_by_name(protocol: Any) -> None:
     for content in (
         codec.claim_content(TASK, Claim(0, 1, [1])),

@@ -573,7 +573,7 @@ def test_a_site_whose_score_cannot_be_has_no_say(
     engine = judged(tmp_path, TWO, change, silent)
     alone = score_model(flat(), toys.dataset())
     assert engine.end_evaluation().loss == alone.loss
-    assert engine.own_accuracies.isfinite().tolist() == [True, False, False, False]
+    assert engine.sites.own_accuracies.isfinite().tolist() == [True, False, False, False]
 
 
 def test_a_site_that_lies_about_its_images_from_the_start_weighs_as_the_middle_one(
@@ -586,7 +586,7 @@ def test_a_site_that_lies_about_its_images_from_the_start_weighs_as_the_middle_o
     found = engine.end_evaluation()
     assert found.accuracy == pytest.approx((3 * honest + 100) / 4)
     images = len(toys.dataset().test)
-    assert engine.site_scores() == tuple(
+    assert engine.sites.site_scores() == tuple(
         SiteScore(site, honest, images, 1.0)
         if site != 1
         else SiteScore(1, 100.0, 2**39 - 1, pytest.approx(images / (2**39 - 1)))
@@ -630,7 +630,7 @@ def test_sites_alike_are_pooled(count: int, sites: int, data: st.DataObject) -> 
 def test_without_any_score_there_is_no_evaluation(tmp_path: Path) -> None:
     engine = judged(tmp_path, TWO, silent=(100, 101))
     assert engine.end_evaluation() is None
-    assert engine.absent == (0, 1, 2, 3)
+    assert engine.sites.absent == (0, 1, 2, 3)
 
 
 def test_a_node_beyond_the_clients_does_not_end_the_run(tmp_path: Path) -> None:
@@ -763,7 +763,7 @@ def other_scores(count: int, classes: int = 4) -> Change:
 def test_sites_count_what_one_would_have_counted(tmp_path: Path) -> None:
     data = toys.dataset()
     alone = scores_of(flat(), data.test, data.preparation, data.classes)
-    found = scored(tmp_path).own_scores(snapshot(flat()))
+    found = scored(tmp_path).sites.own_scores(snapshot(flat()))
     assert [one.name for one in found] == ["site 0", "site 1"]
     assert all(one.scores == alone for one in found)
     assert by_sites("remote", data.class_names, found, "").scores == alone + alone
@@ -783,7 +783,7 @@ def test_scores_that_cannot_be_are_left_out_and_a_person_is_told(
     change: Change, reason: str, tmp_path: Path
 ) -> None:
     engine = scored(tmp_path, change)
-    (one,) = engine.own_scores(snapshot(flat()))
+    (one,) = engine.sites.own_scores(snapshot(flat()))
     assert one.name == "site 0"
     (notice,) = engine.take_notices()
     assert notice.startswith("site 1 has no say: ")
@@ -793,7 +793,7 @@ def test_scores_that_cannot_be_are_left_out_and_a_person_is_told(
 def test_a_site_that_boasts_weighs_as_the_middle_one_in_the_scores_too(tmp_path: Path) -> None:
     """It says when it joins, and when it is asked, that it has a hundred times the images."""
     engine = scored(tmp_path, other_scores(2000), declared=[500] * 4)
-    honest, boaster = engine.own_scores(snapshot(flat()))
+    honest, boaster = engine.sites.own_scores(snapshot(flat()))
     assert [honest.weight, boaster.weight] == pytest.approx([1.0, 20 / 2000])
     summed = by_sites("remote", tuple("abcd"), [honest, boaster], "").scores
     assert summed.accuracy == pytest.approx((honest.scores.accuracy + 100) / 2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -51,6 +52,21 @@ def main(grid, context):
     for reply in grid.send_and_receive(messages, timeout=60):
         print("ANSWER", reply.error.reason if reply.has_error() else "taken", flush=True)
 """
+# In every process of the sites: in the one that is named, os.fork fails as under a limit.
+LIMITED = "cannot-fork"
+LIMIT = """
+import errno, os
+fork = os.fork
+def limited():
+    try:
+        named = open({limited!r}).read() == str(os.getpid())
+    except OSError:
+        named = False
+    if named:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    return fork()
+os.fork = limited
+"""
 PROJECT = """
 [project]
 name = "dcfl-app"
@@ -69,22 +85,42 @@ number = 0
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Two pinned sites."""
+    """Three pinned sites."""
     folder = tmp_path_factory.mktemp("pinned")
     pictures(folder / "scans")
     pin = hashlib.sha256(build_fab_from_disk(write_bundle(folder / "app"))).hexdigest()
-    sites = [f'data="folder:{folder}/scans/{site}"' for site in ("north", "south")]
-    up(folder / "home", 2, True, [f'{data} app-sha256="{pin}"' for data in sites])
+    sites = [f'data="folder:{folder}/scans/{site}"' for site in ("north", "south", "north")]
+    (folder / "modules").mkdir()
+    (folder / "modules" / "sitecustomize.py").write_text(
+        LIMIT.format(limited=str(folder / LIMITED))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(folder / "modules"), prepend=os.pathsep)
+        up(folder / "home", 3, True, [f'{data} app-sha256="{pin}"' for data in sites])
     yield folder / "home"
     down(folder / "home")
 
 
-def end_warm_process(home: Path, site: int, how: signal.Signals) -> None:
+def warm_process(home: Path, site: int) -> psutil.Process:
     node = psutil.Process(read_record(home.resolve()).nodes[site].pid)
     server = "dcfl.flower.deploy.clientapp_server"
     (warm,) = (child for child in node.children() if server in child.cmdline())
+    return warm
+
+
+def end_warm_process(home: Path, site: int, how: signal.Signals) -> None:
+    warm = warm_process(home, site)
     warm.send_signal(how)
     wait_for(lambda: warm.status() == psutil.STATUS_ZOMBIE)
+
+
+def limit_processes(home: Path, site: int) -> None:
+    """The warm process cannot fork any more."""
+    warm = warm_process(home, site)
+    if os.geteuid():
+        warm.rlimit(psutil.RLIMIT_NPROC, (0, 0))
+    else:  # limits do not bind root
+        (home.parent / LIMITED).write_text(str(warm.pid))
 
 
 def attack(home: Path, folder: Path) -> list[str]:
@@ -102,23 +138,28 @@ def attack(home: Path, folder: Path) -> list[str]:
 def test_nothing_of_another_app_runs_whatever_happens_to_its_starter(
     home: Path, tmp_path: Path
 ) -> None:
-    """The warm process lives; then one was told to end, and its folder is gone, and the other was
-    killed, and nobody answers there."""
+    """The warm process lives; then one was told to end, and its folder is gone, one was killed, and
+    nobody answers there, and one cannot fork any more."""
     refused = "it runs apps with other hashes than this one's, "
     answers = attack(home, tmp_path / "first")
     end_warm_process(home, 0, signal.SIGTERM)
     end_warm_process(home, 1, signal.SIGKILL)
+    limit_processes(home, 2)
     answers += attack(home, tmp_path / "second")
-    assert len(answers) == 8
+    assert len(answers) == 12
     assert all(answer.startswith(refused) for answer in answers)
     assert not (home / "canary").exists()
-    for site in ("site-0", "site-1"):
+    for site in ("site-0", "site-1", "site-2"):
         entries = AuditLog(home / "memories" / site / "audit.jsonl").read().entries
         assert len(entries) == 4
         assert all(entry.outcome == "refused" for entry in entries)
         assert all(entry.reason.startswith(refused) for entry in entries)
     # The app that the sites have pinned runs, if slower.
-    words = [*FEW, 'data.class_names=["dark","light"]', "data.image_size=8"]
+    words = [
+        *(word for word in FEW if word != "data.clients=2"),
+        'data.class_names=["dark","light"]',
+        "data.image_size=8",
+    ]
     words += ["data.dataset=remote", "--home", str(home), "--out", str(tmp_path / "out"), "--json"]
     command = [sys.executable, "-m", "dcfl", "flower", "run", *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

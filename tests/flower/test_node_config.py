@@ -64,7 +64,7 @@ TASK = Task("a" * 32, 0, 0).ticketed()
 def test_a_site_serves_the_folder_that_it_declared(disk: Path) -> None:
     node = {**NODE, "data": f"folder:{disk / 'scans'}"}
     content = whoami(node, asked_for("remote"))
-    assert codec.read_claim(content, TASK, 2) == Claim(0, 2, [2, 2])
+    assert codec.read_claim(content, TASK, 2) == Claim(0, 2, [2, 2], examples=16)
 
 
 DECLARED = ["folder:{disk}/scans", "", "sites:{disk}"]

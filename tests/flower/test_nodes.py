@@ -319,12 +319,11 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_roster_survives_the_run_config(keys: Path) -> None:
-    given = Roster.from_option(f"{keys / 'north.pub'}, {keys / 'south.pub'}")
+    given = Roster.of_keys([keys / "north.pub", keys / "south.pub"])
     assert given.names == ("north", "south")
     assert given.title(1) == "site south"
     for roster in (given, Roster(7), Roster(2, names=("north", "south"))):
-        assert Roster.from_text(roster.to_text(), DataSettings()) == roster
-    assert Roster.from_option(" 7 ") == Roster(7)
+        assert Roster.from_text(roster.to_text()) == roster
 
 
 def test_the_fingerprint_is_that_of_the_registered_key(keys: Path) -> None:
@@ -344,24 +343,21 @@ REMOTE = DataSettings("remote", clients=2, class_names=("a", "b"))
 
 
 def test_with_pictures_at_the_sites_each_client_is_one(keys: Path) -> None:
-    assert Roster.from_text("", REMOTE) == Roster(2)
-    left_open = DataSettings("remote", class_names=("a", "b"))
-    assert Roster.from_text("3", left_open) == Roster(3)
-    with pytest.raises(ConfigError, match="how many SuperNodes"):
-        Roster.from_text("", left_open)
+    Roster(2).require_fitting(REMOTE)
+    for fits in (DataSettings("remote", class_names=("a", "b")), DataSettings(clients=20)):
+        Roster(3).require_fitting(fits)
     with pytest.raises(ConfigError, match=r"data\.clients = 2, and there are 3 sites"):
-        Roster.from_text("3", REMOTE)
+        Roster(3).require_fitting(REMOTE)
 
 
 BAD: dict[str, Callable[[Path], Roster]] = {
-    "how many SuperNodes": lambda keys: Roster.from_text("", DataSettings()),
-    "at least one": lambda keys: Roster.from_text("0", DataSettings()),
-    "at most 10,000": lambda keys: Roster.from_text("9" * 18, DataSettings()),
-    "give a number": lambda keys: Roster.from_text("north south", DataSettings()),
-    "or a line with": lambda keys: Roster.from_text("9" * 5_000, DataSettings()),
-    "not a public key": lambda keys: Roster.from_option(str(keys / "north")),
-    "cannot be read": lambda keys: Roster.from_option(str(keys / "east.pub")),
-    "the same key": lambda keys: Roster.from_option(",".join([str(keys / "north.pub")] * 2)),
+    "at least one": lambda keys: Roster.from_text("0"),
+    "at most 10,000": lambda keys: Roster.from_text("9" * 18),
+    "give a number": lambda keys: Roster.from_text("north south"),
+    "or a line with": lambda keys: Roster.from_text("9" * 5_000),
+    "not a public key": lambda keys: Roster.of_keys([keys / "north"]),
+    "cannot be read": lambda keys: Roster.of_keys([keys / "east.pub"]),
+    "the same key": lambda keys: Roster.of_keys([keys / "north.pub"] * 2),
 }
 
 

@@ -229,12 +229,18 @@ def initial_weights() -> dict[str, Tensor]:
 
 
 def told_by(
-    trial: Sites, kind: str, run: str, client: int, weights: dict[str, Tensor] | None = None
+    trial: Sites,
+    kind: str,
+    run: str,
+    client: int,
+    weights: dict[str, Tensor] | None = None,
+    **changes: Any,
 ) -> RecordDict:
     """What site 0 answers to a message made by hand."""
     records = {"weights": codec.encode(weights or initial_weights()), "shared": codec.encode({})}
     content = codec.message(Task(run, 1, client).ticketed(), **records)
-    config = {"experiment": to_toml(as_tables(remote_experiment(Path("never written"))))}
+    experiment = remote_experiment(Path("never written"), **changes)
+    config = {"experiment": to_toml(as_tables(experiment))}
     context = Context(1, 1, trial.node(0), RecordDict(), config)
     message = Message(content, dst_node_id=1, message_type="train")
     message.metadata.__dict__["_message_type"] = kind
@@ -350,6 +356,22 @@ def test_a_personal_part_does_not_leave_though_it_is_asked_for(
     for asked in ({**weights, **own}, {**weights, "classifier.bias": own["classifier.bias"]}):
         assert told("train", weights=asked)["failed"]["code"] == "error"
     assert codec.decode(told("train", weights=weights)["weights"]).keys() == weights.keys()
+
+
+@pytest.mark.parametrize("rule", [{"privacy_noise": 2.0}, {"privacy_epsilon": 50.0}])
+def test_a_holdout_is_no_way_around_the_noise(
+    rule: dict[str, float], sites: Callable[..., Sites], tmp_path: Path
+) -> None:
+    """A run that makes test pictures of training pictures would hear, exactly, what they are."""
+    trial, kept_back = sites(**rule), {**NOISY, "data__holdout": 0.5}
+    recorded = trial.train(remote_experiment(tmp_path / "out", **kept_back))
+    assert [(row.ok, row.failed, len(row.sites)) for row in recorded.rounds] == [(1, 1, 1)] * 2
+    (lost,) = {row.reason for row in recorded.clients if row.client == 0}
+    assert lost == Refusal.HOLDOUT_UNPROTECTED.value
+    for kind in ("query.whoami", "evaluate", "evaluate.scores", "query.statistics", "train"):
+        assert {*told_by(trial, kind, RUN, 0, **kept_back)} == {"task", "failed", "record"}
+    entries = AuditLog(tmp_path / "0.jsonl").read().entries
+    assert {entry.outcome for entry in entries} == {"refused"}
 
 
 def test_a_site_that_judges_alone_demands_nothing() -> None:

@@ -28,15 +28,15 @@ class Finding:
     subject: str
     ok: bool
     text: str
-    remedy: str = ""  # of a problem
+    remedy: str = ""  # of a problem, or of what is fine and could be better
 
     @property
     def problem(self) -> str:
         return f"{self.subject}: {self.text}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def fine(subject: str, text: str) -> Finding:
-    return Finding(subject, True, text)
+def fine(subject: str, text: str, remedy: str = "") -> Finding:
+    return Finding(subject, True, text, remedy)
 
 
 def wrong(subject: str, text: str, remedy: str) -> Finding:
@@ -64,7 +64,7 @@ HARMLESS = (
 def check_key(path: Path) -> Finding:
     """Check the site's private key."""
     shown = printable(path)
-    remedy = "bring the site's key here again, or have a new one made (`dcfl flower keys`)"
+    remedy = "bring the site's key here again, or have a new one made (`dcfl flower kit --add`)"
     try:
         key = read_key(path)
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -81,7 +81,7 @@ def check_key(path: Path) -> Finding:
 
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Of a site: as `dcfl flower keys` writes it, or as a kit keeps it."""
+    """Of a site: as keys.py writes it, or as a kit keeps it."""
     try:
         text = read_data(path)
         kit = text.startswith(KEY_OF_A_KIT)

@@ -41,7 +41,11 @@ def serve(listener: socket.socket, lifeline: int) -> socket.socket | None:
         if listener.fileno() not in ready:
             continue
         connection, _ = listener.accept()
-        if not os.fork():
+        try:
+            forked = os.fork()
+        except OSError:  # a limit of processes: the launcher does the work itself
+            forked = -1
+        if not forked:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             listener.close()

@@ -28,7 +28,7 @@ from dcfl.flower.deploy.daemons import (
 )
 from dcfl.flower.deploy.keys import check_sites, make_keys
 from dcfl.flower.deploy.kit_folder import SERVER_FILE, SITE_FILE
-from dcfl.flower.deploy.site_check import require_usable_data, require_way_in
+from dcfl.flower.deploy.site_check import require_usable_data
 from dcfl.flower.deploy.superlink import (
     CONNECTION_NAME,
     Connection,
@@ -164,14 +164,7 @@ def status(home: Path) -> DeploymentStatus:
     alive = all(daemon.alive for daemon in deployment.daemons if daemon.partition is None)
     online = online_nodes(link) if alive else set()
     nodes = tuple(
-        NodeStatus(
-            name=node.name,
-            partition=node.partition,
-            pid=node.pid,
-            alive=node.alive,
-            online=node.node in online,
-            node=node.node,
-        )
+        NodeStatus(node.name, node.partition, node.pid, node.alive, node.node in online, node.node)
         for node in deployment.nodes
         if node.partition is not None
     )
@@ -220,7 +213,6 @@ def _start_all(
     for site, (name, port) in enumerate(zip(names, node_ports, strict=True)):
         if keys:
             ask(link, "supernode", "register", str(keys / f"{name}.pub"), CONNECTION_NAME)
-            require_way_in(deployment.address, keys, name)
         node_config = node_configs[site] if node_configs else f'data="{ANY_DATA}"'
         memories = home / "memories" / name
         private_folder(memories)

@@ -27,7 +27,7 @@ _RESERVED = {"ca", "server"}
 _CURVE = ec.SECP384R1
 _REMAKE = "move server.pem and server.key away to have them made again"
 _REMEDIES = {
-    "ca.crt": "make all keys anew in another folder, with `dcfl flower keys`",
+    "ca.crt": "make all keys anew with `dcfl flower kit` and another folder as --keys",
     "server.pem": _REMAKE,
 }
 

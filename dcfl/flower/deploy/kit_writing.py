@@ -7,12 +7,11 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import PrivateFormat
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from dcfl.errors import ConfigError, require
@@ -29,42 +28,17 @@ from dcfl.flower.deploy.superlink import host_and_port
 from dcfl.system.build import code_sha256, wheel_sha256
 from dcfl.system.storage import PRIVATE_FILE, private_folder, storage
 
-_HEAD = "# The versions with which the operator of the server made this kit.\n"
+_HEAD = "# The versions with which the operator of the server made this kit: used where needed.\n"
 
 
 @cache
 def constraints() -> str:
     """The text for `pip install --constraint`, without local versions (+cpu): the build is the
     site's choice."""
-    versions = _needed("dcfl", "flwr")
-    del versions["dcfl"]
-    return _HEAD + "".join(f"{name}=={number}\n" for name, number in sorted(versions.items()))
-
-
-def _needed(*packages: str) -> dict[str, str]:
-    """The versions of packages and of all that they lead to, by canonical name."""
-    versions: dict[str, str] = {}
-    seen: set[tuple[str, str]] = set()
-    waiting = [Requirement(package) for package in packages]
-    while waiting:
-        requirement = waiting.pop()
-        for extra in ("", *requirement.extras):
-            name = canonicalize_name(requirement.name)
-            if (name, extra) in seen:
-                continue
-            seen.add((name, extra))
-            try:
-                found = distribution(requirement.name)
-            except PackageNotFoundError:  # for another system, or not installed here
-                continue
-            versions[name] = found.version.partition("+")[0]
-            lines = [Requirement(line) for line in found.requires or ()]
-            waiting += [
-                line
-                for line in lines
-                if line.marker is None or line.marker.evaluate({"extra": extra})
-            ]
-    return versions
+    found = [one for one in distributions() if one.name]  # a removal may leave nameless folders
+    versions = {canonicalize_name(one.name): one.version for one in reversed(found)}
+    lines = [f"{name}=={versions[name].partition('+')[0]}\n" for name in sorted(versions)]
+    return _HEAD + "".join(line for line in lines if not line.startswith("dcfl=="))
 
 
 SERVER = "server"  # keys.py keeps this name from being a site's
@@ -88,7 +62,7 @@ class Kits:
 
     superlink: str  # host:port, as sites reach it
     sites: tuple[str, ...]  # all of them, or the new ones
-    keys: Path  # of `dcfl flower keys`; made if it is not there
+    keys: Path  # made if it is not there
     data: str = DATA  # of a site
     wheel: Path | None = None  # of dcfl, if it does not come from a package index
     days: int = 365  # how long new certificates are valid

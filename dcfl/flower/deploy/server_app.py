@@ -56,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
         for line in run_app_code(str(context.run_config.get("code", ""))):
             print(line, flush=True)
         experiment = config.from_toml(str(context.run_config["experiment"]))
-        roster = Roster.from_text(str(context.run_config.get("sites", "")), experiment.data)
+        roster = Roster.from_text(str(context.run_config["sites"]))
         if not roster.keys:
             print(UNBOUND, flush=True)
         if context.run_config.get("asks") == STATISTICS:

@@ -8,13 +8,17 @@ import platform
 import re
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dcfl.data.readers.folders import PictureCheck, check_pictures, class_folders
+from dcfl.config import to_toml
+from dcfl.data.augment import Preparation
+from dcfl.data.catalogue import dataset_of, reading_of
+from dcfl.data.identical import identical_pictures
+from dcfl.data.readers.folders import PictureCheck, check_pictures, class_folders, read_folder
 from dcfl.data.readers.pictures import images
 from dcfl.data.settings import DataSettings
 from dcfl.data.splits.grouping import ALONE, grouping
@@ -36,13 +40,14 @@ from dcfl.flower.deploy.kit_folder import CODE_LINE, SITE_FILE, SiteKit
 from dcfl.flower.node_config import ANY_DATA, NodeConfig
 from dcfl.flower.roster import site_title
 from dcfl.flower.site_rules import SiteRules
-from dcfl.flower.withholding import check_run, in_order
+from dcfl.flower.withholding import in_order
 from dcfl.system.build import build, code_sha256
 from dcfl.system.storage import read_data
 from dcfl.system.wording import install_command, printable
 
 CONFIG, RULES, VERSIONS, DISK, PORT = "node config", "rules", "versions", "disk", "port"
 DATA, PICTURES, CLASSES, GROUPS = "data", "pictures", "classes", "groups"
+IDENTICAL = "identical"
 # Keys of a node config that allow and forbid nothing, and `withhold`, which has its own words.
 _NO_RULES = (
     "partition-id",
@@ -76,8 +81,12 @@ def check_site(site: SiteKit, run: Experiment | None = None) -> list[Finding]:
         found.append(wrong(CONFIG, str(error), f"correct it in {SITE_FILE}"))
     else:
         found += [check_place(node, data), check_rules(site.node_config, rules, run)]
-        found += check_data(node, data)
-        found += check_disk({"memories": node.memories_folder, "state and logs": site.state})
+        pictures = check_data(node, data)
+        found += pictures
+        if (folder := _own_folder(node)) is not None and not problems(pictures):
+            found.append(_identical(folder, node, data))
+        found.append(check_disk("memories", node.memories_folder))
+        found.append(check_disk("state and logs", site.state))
     runs = any(daemon.alive for daemon in read_record(site.state).daemons)
     found.append(check_port(site.port, runs))
     key, authority = check_key(site.key), check_authority(site.authority)
@@ -94,9 +103,9 @@ def check_rules(
     """The site's rules are applied as when it joins the run."""
     try:
         if run is not None:
-            check_run(rules.withheld, run)
+            rules.check_run(run)
     except SiteRefusal as error:
-        remedy = f"agree with the operator on another run, or change withhold in {SITE_FILE}"
+        remedy = f"agree with the operator on another run, or change {SITE_FILE}"
         return wrong(RULES, f"this site would refuse the run: {error}", remedy)
     withheld = f"withheld: {', '.join(in_order(rules.withheld)) or 'nothing'}"
     others = [
@@ -123,11 +132,12 @@ def check_versions(folder: Path | None = None) -> Finding:
     if missing := [name for name, found in here.items() if not found]:
         remedy = f"install dcfl with Flower: {install_command('site')}"
         return wrong(VERSIONS, f"{', '.join(missing)}: not installed", remedy)
-    server_code = _CODE.search(_version_texts(folder)) if folder else None
+    texts = _version_texts(folder) if folder else ""
+    server_code = _CODE.search(texts)
     if server_code and server_code[1] != code_sha256():
         remedy = "run ./install again: it installs the dcfl that the server has"
         return wrong(VERSIONS, f"dcfl {build()} here has other code than the server's", remedy)
-    server = _server_versions(folder) if folder else {}
+    server = {name.lower(): found for name, found in _PINNED.findall(texts)}
     different = [
         f"{name} {found} here, {server[name]} at the server"
         for name, found in here.items()
@@ -148,10 +158,6 @@ def _installed(name: str) -> str:
         return ""
 
 
-def _server_versions(folder: Path) -> dict[str, str]:
-    return {name.lower(): found for name, found in _PINNED.findall(_version_texts(folder))}
-
-
 def _version_texts(folder: Path) -> str:
     texts = []
     for name in _VERSION_FILES:
@@ -169,12 +175,8 @@ def check_port(port: int, runs: bool) -> Finding:
     return fine(PORT, f"{port} is free")
 
 
-def check_disk(folders: Mapping[str, Path]) -> list[Finding]:
-    """`folders`: what is kept in each, which need not exist yet."""
-    return [_check_folder(what, path) for what, path in folders.items()]
-
-
-def _check_folder(what: str, path: Path) -> Finding:
+def check_disk(what: str, path: Path) -> Finding:
+    """`what` is kept in the folder, which need not exist yet."""
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         remedy = f"let this user write there, or choose another folder for {what}"
@@ -251,6 +253,18 @@ def _groups(folder: Path, node: NodeConfig) -> Finding:
     return fine(GROUPS, f"{count} by group = {rule!r}, such as {first}")
 
 
+def _identical(folder: Path, node: NodeConfig, run: DataSettings | None) -> Finding:
+    """Pictures that are there more than once, as the run gets them; the cache is left alone."""
+    reading = reading_of(node.with_own_rules(run or DataSettings()))
+    try:
+        arrays = read_folder(folder, replace(reading, warn=lambda line: None))
+    except DCFLError as error:  # such as more than the memory holds
+        return fine(IDENTICAL, f"not looked for: {error}")
+    found = str(identical_pictures(dataset_of(folder.name, arrays, Preparation((), ()))))
+    remedy = "remove copies: a model is judged too well by pictures that it was trained on"
+    return fine(IDENTICAL, found or "none in two places that matter", remedy if found else "")
+
+
 def _classes(found: PictureCheck, node: NodeConfig, run: DataSettings | None) -> Finding:
     own = ", ".join(f"{printable(name, 60)} ({count:,})" for name, count in found.classes.items())
     if run is None:
@@ -264,7 +278,12 @@ def _classes(found: PictureCheck, node: NodeConfig, run: DataSettings | None) ->
         remedy = "rename the folder or move it away, or agree on the class with all sites"
         return wrong(CLASSES, f"{', '.join(others)}: not among those agreed on, {agreed}", remedy)
     absent = [printable(name, 60) for name in run.class_names if name not in found.classes]
-    return fine(CLASSES, own + (f"; none of {', '.join(absent)}" if absent else ""))
+    told = own + (f"; none of {', '.join(absent)}" if absent else "")
+    if node.classes or any("," in name for name in run.class_names):
+        return fine(CLASSES, told)
+    line = f"classes = {to_toml(','.join(run.class_names))}"
+    remedy = f"a run with other names learns which of them are folders here, unless you set {line}"
+    return fine(CLASSES, told, f"{printable(remedy, 400)} in [node] of {SITE_FILE}")
 
 
 _REMEDY = "repair or remove them, or leave them out: dcfl flower run ... data.broken=skip"
@@ -272,20 +291,9 @@ _MAY_WORK = (PICTURES, DISK)  # a run's config may skip broken pictures, and a s
 
 
 def require_usable_data(name: str, node: NodeConfig, home: Path) -> None:
-    """Refuse a site whose data no run can use, before anything is started."""
-    _require(name, check_data(node) + check_disk({"memories and logs": home}))
-
-
-def require_way_in(address: str, keys: Path, name: str) -> None:
-    """Refuse a site that cannot reach its SuperLink, before its node is started."""
-    authority, key = keys / "ca.crt", keys / name
-    _require(name, [check_key(key), check_authority(authority)])
-    _require(name, check_link(address, authority, key))
-
-
-def _require(name: str, findings: Iterable[Finding]) -> None:
-    """One line for a site that no run can use, and a warning where a run may work all the same."""
-    for finding in problems(findings):
+    """Refuse a site whose data no run can use, before anything is started, and warn where a run may
+    work all the same."""
+    for finding in problems([*check_data(node), check_disk("memories and logs", home)]):
         if finding.subject == PICTURES:  # nobody can edit a node config that `up` makes
             finding = replace(finding, remedy=_REMEDY)
         line = f"{site_title(name)}: {finding.problem}"

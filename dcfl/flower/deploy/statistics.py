@@ -16,12 +16,13 @@ from dcfl.flower.deploy import superlink
 from dcfl.flower.deploy.server_app import STATISTICS, TOLD
 from dcfl.flower.deploy.submission import STATUS_SECONDS, submit
 from dcfl.flower.deploy.superlink import Connection
+from dcfl.flower.roster import Roster
 from dcfl.methods import METHODS
 
 Answers = Mapping[str, SiteStatistics | str]  # by site; a text is why it has told nothing
 
 
-def statistics(link: Connection, asked: Experiment, roster: str) -> Answers:
+def statistics(link: Connection, asked: Experiment, roster: Roster) -> Answers:
     """Ask the sites behind a SuperLink."""
     data = asked.data
     require(data.dataset == "remote", 'statistics are of data.dataset = "remote", at the sites')

@@ -34,7 +34,7 @@ from dcfl.runs.folder import (
 )
 from dcfl.runs.rows import RoundRow
 from dcfl.system.own_files import OwnFile
-from dcfl.system.storage import storage, write_whole
+from dcfl.system.storage import write_whole
 
 # No dependencies: dcfl and torch are installed at each site beforehand, never by a run.
 _PYPROJECT = """\
@@ -57,10 +57,10 @@ clientapp = "dcfl.flower.client_app:app"
 # fingerprint of its key and its name. And the hashes of the user's own files in this folder, and
 # what is asked of the sites, if it is not a training.
 [tool.flwr.app.config]
-experiment = {experiment}
+experiment = ""
 resume = ""
-sites = {sites}
-code = {code}
+sites = ""
+code = ""
 asks = ""
 """
 
@@ -84,22 +84,12 @@ def code_text(files: Mapping[str, OwnFile]) -> str:
     return declared_text({kind: file.sha256 for kind, file in files.items()})
 
 
-def write_bundle(
-    folder: Path, experiment: str = "", sites: str = "", files: Mapping[str, OwnFile] | None = None
-) -> Path:
-    """Write the app into a new or empty folder. `experiment` and `sites`: the defaults of
-    `flwr run`. `files`: from `app_code`."""
-    files = files or {}
-    with storage(folder):
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"{folder}: exists and is not empty; give a new folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        given = {"experiment": experiment, "sites": sites, "code": code_text(files)}
-        given = {key: to_toml(value) for key, value in given.items()}
-        text = _PYPROJECT.format(version=version("dcfl"), **given)
-        write_whole(folder / "pyproject.toml", text)
-        for kind, file in files.items():
-            (folder / APP_FILES[kind]).write_bytes(file.source)
+def write_bundle(folder: Path, files: Mapping[str, OwnFile] | None = None) -> Path:
+    """Write the app into a new folder. `files`: from `app_code`."""
+    folder.mkdir(parents=True)
+    write_whole(folder / "pyproject.toml", _PYPROJECT.format(version=version("dcfl")))
+    for kind, file in (files or {}).items():
+        (folder / APP_FILES[kind]).write_bytes(file.source)
     return folder
 
 
@@ -168,12 +158,11 @@ def _absolute(data: DataSettings) -> DataSettings:
 class Submitted:
     link: Connection
     run: int  # Flower's number
-    folder: Path  # on the SuperLink's machine, which may be this one
+    folder: Path
 
     def rows(self) -> Iterator[RoundRow | None]:
         """The rows of rounds.jsonl as they come, until the run has ended; RemoteRunFailed if it
-        failed. None now and then, when there is none. A SuperLink elsewhere yields no other: its
-        rows are on its own disk."""
+        failed. None now and then, when there is none."""
         seen, asked, status = len(RecordedRun(self.folder).rounds), time.monotonic(), ""
         while not status.startswith("finished"):
             time.sleep(ROWS_SECONDS)
@@ -204,25 +193,25 @@ class Submitted:
 def submit(
     link: Connection,
     experiment: Experiment,
-    sites: str = "",
+    sites: Roster,
     resume: bool = False,
     asks: str = "",
 ) -> Submitted:
-    """`experiment`: from `for_superlink`, or from the folder of a run to `resume`. `sites`: a
-    roster's text. `asks`: for something else than a training."""
-    roster = Roster.from_text(sites, experiment.data)  # better refused here than at the SuperLink
+    """`experiment`: from `for_superlink`, or from the folder of a run to `resume`. `asks`:
+    for something else than a training."""
+    sites.require_fitting(experiment.data)
     if experiment.data.dataset == "remote":
-        data = replace(experiment.data, clients=roster.count)
+        data = replace(experiment.data, clients=sites.count)
         experiment = replace(experiment, data=data)
     files = app_code(experiment)
     config = {
         "experiment": experiment_text(experiment),
         "resume": experiment.output.dir if resume else "",
-        "sites": sites,
+        "sites": sites.to_text(),
         "code": code_text(files),
         "asks": asks,
     }
     with tempfile.TemporaryDirectory() as folder:
-        bundle = write_bundle(Path(folder) / "app", files=files)
+        bundle = write_bundle(Path(folder) / "app", files)
         run = superlink.submit(link, bundle, config)
     return Submitted(link, run, Path(experiment.output.dir))

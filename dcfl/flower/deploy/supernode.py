@@ -1,8 +1,7 @@
 """Flower's SuperNode with a warm process for its messages: `dcfl flower supernode`.
 
 It takes the options of flower-supernode and behaves like it. Flower looks up flwr-clientapp on
-PATH; here it finds a launcher of ours first. Its patience between two looks for a message is
-shortened too.
+PATH; here it finds a launcher of ours first.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import chain
@@ -29,8 +27,6 @@ from dcfl.flower.deploy.daemons import POLL, script
 from dcfl.flower.deploy.keys import private_text
 from dcfl.system.processes import python
 
-# Of Flower's naps: 0.3 seconds until the next look for a message, and 0.06 for a reply.
-SHARE_OF_NAPS = 1 / 10
 SERVER = ("-m", "dcfl.flower.deploy.clientapp_server")
 KEY = "--auth-supernode-private-key"
 CAN_FORK = sys.platform == "linux"  # elsewhere frameworks do not survive it
@@ -45,7 +41,6 @@ def run_supernode(arguments: Sequence[str]) -> None:
     from flwr.supernode.cli import flower_supernode
 
     guard()
-    look_often()
     # Flower runs what it finds unpacked under an app's name: here, nothing but what it unpacked.
     with tempfile.TemporaryDirectory(prefix="dcfl-apps-") as apps, ExitStack() as stack:
         os.environ["FLWR_HOME"] = apps
@@ -98,24 +93,6 @@ def _write_launcher(folder: Path) -> None:
     launcher = folder / SCRIPT
     launcher.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
     launcher.chmod(0o700)
-
-
-class _ShortNaps:
-    """Stands in for the module `time` in Flower's loop."""
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(time, name)
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds * SHARE_OF_NAPS)
-
-
-def look_often() -> None:
-    """Flower's SuperNode sleeps for a fixed time when there is no message. Where this changes, it
-    works as well, and waits longer."""
-    loop = sys.modules.get("flwr.supernode.start_client_internal")
-    if loop is not None and getattr(loop, "time", None) is time:
-        loop.time = _ShortNaps()  # type: ignore[attr-defined]
 
 
 if __name__ == "__main__":

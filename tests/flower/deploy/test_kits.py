@@ -248,7 +248,7 @@ def test_sites_install_what_the_operator_has(kits: Path) -> None:
     lines = constraints().splitlines()
     names = {line.split("==")[0] for line in lines[1:]}
     assert {"torch", "flwr", "cryptography", "numpy"} <= names
-    assert not {"ray", "dcfl"} & names
+    assert "dcfl" not in names
     assert "+" not in "".join(lines)
 
 
@@ -345,7 +345,7 @@ class Clock(datetime):
 @pytest.mark.parametrize(
     ("days", "removed", "said"),
     [
-        (2, (), r"keys/ca\.crt has expired on \d+ \w+ \d{4}: make all keys anew in another folder"),
+        (2, (), r"keys/ca\.crt has expired on \d+ \w+ \d{4}: make all keys anew with"),
         (-2, (), r"keys/ca\.crt is not valid before \d+ \w+ \d{4}, by this machine's clock: make"),
         (
             2,

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import socket
 import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from PIL import Image
 
 from dcfl.cli.main import main
 from dcfl.data.settings import DataSettings
@@ -33,6 +37,7 @@ from dcfl.flower.deploy.daemons import (
 from dcfl.flower.deploy.keys import make_keys
 from dcfl.flower.deploy.kit_folder import open_site, unreachable
 from dcfl.flower.deploy.site_check import check_site, check_versions
+from dcfl.flower.site_failures import Refusal
 from tests.flower.deploy.pictures import pictures
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -127,8 +132,8 @@ def test_a_site_that_is_fit(site: Place) -> None:
     assert problems(found) == []
     subjects = [finding.subject for finding in found]
     assert subjects[:6] == ["versions", "node config", "rules", "data", "pictures", "classes"]
-    assert subjects[6:10] == ["groups", "disk", "disk", "port"]
-    assert subjects[10:] == ["key", "authority", "network", "TLS", "registered"]
+    assert subjects[6:11] == ["groups", "identical", "disk", "disk", "port"]
+    assert subjects[11:] == ["key", "authority", "network", "TLS", "registered"]
 
 
 def test_a_site_sees_whether_its_patients_were_understood(site: Place) -> None:
@@ -157,6 +162,39 @@ def test_a_site_sees_that_it_agreed_to_other_classes(site: Place) -> None:
     assert found.subject == "classes"
     site.edit("light, dark", "dark, light")
     assert not problems(looked_at(site))
+
+
+def test_a_site_that_lets_runs_try_names_is_told_the_line_against_it(site: Place, cli: Cli) -> None:
+    def classes(run: Experiment | None = AGREED) -> Finding:
+        return next(finding for finding in looked_at(site, run) if finding.subject == "classes")
+
+    assert classes().ok
+    line = 'classes = "dark,light"'
+    assert f"unless you set {line} in [node] of site.toml" in classes().remedy
+    assert "--run" in classes(None).text
+    _, out, _ = cli("flower", "check-site", str(site.folder))
+    assert "ok       classes" in out
+    site.edit("[node]", f"[node]\n{line}")
+    assert classes().remedy == ""
+
+
+def test_pictures_that_are_there_twice_are_a_warning(site: Place, cli: Cli) -> None:
+    for shade, path in enumerate(site.pictures()):
+        Image.new("L", (32, 32), 10 * shade).save(path)
+    before = next(finding for finding in looked_at(site) if finding.subject == "identical")
+    assert (before.text, before.remedy) == ("none in two places that matter", "")
+    first, *_, tested = sorted((site.folder / "scans" / "dark").iterdir())
+    shutil.copy(first, tested)
+    shutil.copy(first, site.folder / "scans" / "light" / "0.png")
+    found = looked_at(site)
+    assert problems(found) == []
+    told = next(finding for finding in found if finding.subject == "identical")
+    assert told.text == "1 both to train on and to test on, 1 under two labels"
+    code, out, _ = cli("flower", "check-site", str(site.folder))
+    assert code == 0
+    assert re.search("warning  identical +1 both to train on", out)
+    SPOILS["broken"][0](site)  # is to be mended first
+    assert "identical" not in [finding.subject for finding in looked_at(site)]
 
 
 def other_authority(site: Place) -> None:
@@ -210,7 +248,7 @@ SPOILS: dict[str, tuple[Callable[[Place], Any], str, str, str]] = {
         lambda site: site.edit("[node]", '[node]\nwithhold = "class-counts"'),
         "rules",
         "would refuse the run: it withholds class counts, and what dcfl-pw sends",
-        "change withhold in site.toml",
+        "change site.toml",
     ),
     "number": (
         lambda site: site.edit("num-partitions = 2", "num-partitions = 3"),
@@ -289,6 +327,14 @@ def test_every_rule_in_force_is_said(site: Place) -> None:
     site.edit("[node]", f'[node]\nrounds-per-day = 8\ncode-sha256 = "{"0" * 64}"')
     (told,) = (finding.text for finding in looked_at(site) if finding.subject == "rules")
     assert told == f"withheld: nothing; rounds-per-day = 8; code-sha256 = {'0' * 17}…{'0' * 6}"
+
+
+def test_a_run_whose_scores_would_spend_the_budget_is_named(site: Place) -> None:
+    site.edit("[node]", "[node]\nprivacy-noise = 1.0")
+    run = replace(AGREED, data=replace(AGREED.data, holdout=0.2))
+    (found,) = problems(looked_at(site, run))
+    assert (found.subject, Refusal.HOLDOUT_UNPROTECTED.value in found.text) == ("rules", True)
+    assert problems(looked_at(site)) == []
 
 
 def test_the_port_of_the_supernode(site: Place) -> None:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +151,32 @@ def test_without_the_warm_process_it_is_flowers_own_command(
         assert process.communicate()[0] == "the real one: --token x y\n"
 
 
+def test_a_process_that_cannot_fork_leaves_the_work_to_flowers_own_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of processes, which here binds but once."""
+    real = tmp_path / "real"
+    real.write_text('#!/bin/sh\necho "the real one: $@"\n')
+    real.chmod(0o700)
+    monkeypatch.setattr(supernode, "script", lambda name: str(real))
+    limited = """
+import errno, os
+fork, failures = os.fork, [BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")]
+def once():
+    if failures:
+        raise failures.pop()
+    return fork()
+os.fork = once
+"""
+    server = ["-c", limited + SERVER.format(root=str(ROOT))]
+    with supernode.warm_process(server) as folder:
+        with launched(folder, "--token", "x y") as process:
+            assert process.communicate()[0] == "the real one: --token x y\n"
+        with launched(folder, "0") as process:
+            assert said(process)["arguments"] == ["0"]
+    gone(folder)
+
+
 def test_the_warm_process_ends_with_a_killed_supernode(tmp_path: Path) -> None:
     text = SERVER.format(root=str(ROOT))
     program = (
@@ -209,15 +234,3 @@ def test_flower_gets_the_key_of_a_kit_in_its_own_form(joined: bool, tmp_path: Pa
     assert read.private_numbers() == own.private_numbers()  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="OpenSSH"):
         load_ssh_private_key((kit / "keys" / "north").read_bytes(), None)
-
-
-def test_flowers_loop_naps_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The private place that is changed is still there."""
-    loop = import_module("flwr.supernode.start_client_internal")
-    monkeypatch.setattr(loop, "time", time)
-    naps: list[float] = []
-    monkeypatch.setattr(time, "sleep", naps.append)
-    supernode.look_often()
-    loop.time.sleep(3)
-    assert naps == [pytest.approx(0.3)]
-    assert loop.time.monotonic() > 0

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from dcfl.data.readers.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder, user_folder
 
-FORMAT = 8  # of entries, and of what readers produce: raise it when either changes
+FORMAT = 9  # of entries, and of what readers produce: raise it when either changes
 PIXELS = (np.dtype(np.uint8), np.dtype(np.float32), np.dtype(np.int32))
 ARRAYS: dict[str, tuple[np.dtype[Any], ...]] = {
     "train_pixels": PIXELS,

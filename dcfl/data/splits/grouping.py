@@ -9,7 +9,6 @@ import io
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -241,9 +240,8 @@ class PictureFile(NamedTuple):
 
 
 def divide(pictures: Sequence[PictureFile]) -> tuple[list[PictureFile], list[PictureFile]]:
-    """Pictures to train on and to test on: every fifth picture of a class is for testing; where
-    pictures come in groups, whole groups by the hashes of their names. A site's division does not
-    depend on other sites."""
+    """Pictures to train on and to test on: whole groups by the hashes of their names. Of a site
+    without groups every fifth picture of a class. A site's division does not depend on others."""
     train: list[PictureFile] = []
     test: list[PictureFile] = []
     for _, of_site in groupby(pictures, key=lambda picture: picture.site):
@@ -258,8 +256,9 @@ def divide(pictures: Sequence[PictureFile]) -> tuple[list[PictureFile], list[Pic
 
 
 def come_in_groups(pictures: Sequence[PictureFile]) -> bool:
-    """Whether any two belong together."""
-    return max(Counter(picture.owner for picture in pictures).values(), default=0) > 1
+    """Whether any is of a group. One picture of each patient is enough: the second one, when it
+    comes, must not move the others."""
+    return any(picture.group for picture in pictures)
 
 
 def _whole_groups(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
@@ -276,10 +275,9 @@ def _every_fifth(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
 
 
 def group_numbers(pictures: Sequence[PictureFile]) -> NDArray[np.int64]:
-    """A number for each picture, the same within a group; empty where no pictures belong
-    together."""
-    together = come_in_groups(pictures)
-    numbers = [number_of(picture.site, picture.key) for picture in pictures if together]
+    """A number for each picture, the same within a group; empty where there are none."""
+    grouped = come_in_groups(pictures)
+    numbers = [number_of(picture.site, picture.key) for picture in pictures if grouped]
     return np.array(numbers, np.int64)
 
 

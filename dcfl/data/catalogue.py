@@ -164,6 +164,12 @@ def _load(settings: DataSettings) -> Dataset:
         return _remote(settings)
     if public := PUBLIC.get(settings.dataset):
         return _public(settings.dataset, public, Path(settings.path))
+    if (table := Path(settings.dataset)).suffix in (".csv", ".parquet"):
+        made = f"{table.stem}.npz"
+        raise ConfigError(
+            f"data.dataset: {settings.dataset} is a table: in Python, dcfl.Dataset.of("
+            f"{settings.dataset!r}, labels='COLUMN').save({made!r}); then data.dataset=npz:{made}"
+        )
     if not (colon and where and name in OWN):
         raise ConfigError(
             f"data.dataset: unknown data set {settings.dataset!r}; known: "

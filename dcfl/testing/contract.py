@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -125,13 +125,13 @@ def _beside(ours: Method, theirs: Method, norm: Norm) -> list[Verdict]:
     compare = partial(_as_of, ours.name)
     verdicts = [
         Verdict("loss", True, f"{losses[0]:.6g}, and {losses[1]:.6g} of {ours.name}"),
-        compare("gradient", *gradients, 1e-6),
-        compare("the server's path in two rounds", *server, 1e-3),  # float32
+        compare("gradient", gradients, 1e-6),
+        compare("the server's path in two rounds", server, 1e-3),  # float32
     ]
     if len(own_gradients) == 2:
-        verdicts.append(compare("gradient of a client's own model", *own_gradients, 1e-6))
+        verdicts.append(compare("gradient of a client's own model", own_gradients, 1e-6))
     if any(clients):
-        verdicts.append(compare("the clients' own models after two rounds", *clients, 1e-3))
+        verdicts.append(compare("the clients' own models after two rounds", clients, 1e-3))
     return verdicts
 
 
@@ -156,8 +156,9 @@ def _moved_in_two_rounds(method: Method, norm: Norm) -> tuple[Tensors, Tensors]:
     return subtract(state.weights, start), together(**owns)
 
 
-def _as_of(name: str, what: str, theirs: Tensors, ours: Tensors, tolerance: float) -> Verdict:
-    property = f"{what} as of {name}"
+def _as_of(name: str, what: str, found: Sequence[Tensors], tolerance: float) -> Verdict:
+    """`found`: theirs and ours."""
+    (theirs, ours), property = found, f"{what} as of {name}"
     if odd := sorted(theirs.keys() ^ ours.keys()):
         return Verdict(property, False, f"only one of the two has {odd[0]}")
     length, apart = (

@@ -60,7 +60,7 @@ def replacing(path: Path, durable: bool = False, private: bool = False) -> Itera
             if stat.S_IMODE(partial.stat().st_mode) != mode:
                 partial.chmod(mode)
             if durable:
-                _sync(partial)
+                sync(partial)
             os.replace(partial, path)
             if durable:
                 sync_folder(path.parent)
@@ -92,7 +92,7 @@ def private_folder(path: Path) -> None:
         path.chmod(mode & PRIVATE_FOLDER)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -103,7 +103,7 @@ def _sync(path: Path) -> None:
 def sync_folder(path: Path) -> None:
     """So that the file's new name is on the disk too. Windows cannot open folders."""
     if os.name != "nt":
-        _sync(path)
+        sync(path)
 
 
 def write_whole(path: Path, text: str, durable: bool = False, private: bool = False) -> None:

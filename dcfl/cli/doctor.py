@@ -26,14 +26,13 @@ class Checkup:
 
 
 def examine() -> list[Checkup]:
-    return [_examine_one(what, check) for what, check in CHECKS.items()]
-
-
-def _examine_one(what: str, check: Callable[[], str]) -> Checkup:
-    try:
-        return Checkup(what, True, check())
-    except Exception as error:  # whatever it is, that is the finding
-        return Checkup(what, False, f"{type(error).__name__}: {error}")
+    checkups = []
+    for what, check in CHECKS.items():
+        try:
+            checkups.append(Checkup(what, True, check()))
+        except Exception as error:  # whatever it is, that is the finding
+            checkups.append(Checkup(what, False, f"{type(error).__name__}: {error}"))
+    return checkups
 
 
 def _python() -> str:

@@ -142,11 +142,12 @@ def _load(entry: Path) -> Arrays | None:
         with safe_open(entry, "pt") as stored:
             metadata = stored.metadata()
         # Copy-on-write: shared until someone writes, and torch takes it without a warning.
-        arrays = {name: tensor.numpy() for name, tensor in load_file(entry).items()}
+        arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in load_file(entry).items()}
         if metadata["checksum"] != _checksum(arrays, metadata["rest"]):
             return None
-        rest = json.loads(metadata["rest"])
-        return Arrays(**arrays, **{k: tuple(v) if type(v) is list else v for k, v in rest.items()})
+        for name, value in json.loads(metadata["rest"]).items():
+            arrays[name] = tuple(value) if isinstance(value, list) else value
+        return Arrays(**arrays)
     except Exception:  # whatever is wrong with an entry, its source files are still there
         return None
 

@@ -213,7 +213,7 @@ class Pool(OnThisMachine):
             raise ConfigError(answer["refused"])
         if "lost" in answer:
             raise CheckpointError(answer["lost"])
-        self._workers.have_answered()
+        self._workers.idle_deaths = 0
         if isinstance(task, ScoreTask):
             self._scores[task.part] = Score(**answer)
             return

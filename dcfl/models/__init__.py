@@ -41,7 +41,7 @@ __all__ = [
     "build_model",
 ]
 
-NETWORKS: dict[str, type[CNN | ResNet8 | ResNet18 | SeriesCNN]] = {
+NETWORKS: dict[str, type[CNN | ResNet8 | ResNet18]] = {
     "cnn": CNN,
     "cnn1d": SeriesCNN,
     "resnet8": ResNet8,

@@ -177,15 +177,15 @@ def check_method(method: type[Method], norm: Norm = "batch") -> list[Verdict]:
 def check_model(network: Network) -> list[Verdict]:
     """Check every property of a network up to the first crash, or say only why it cannot be
     built."""
-    built = _verdict("can be built", lambda: _sized(network.build()))
+
+    def size() -> str:
+        return f"{sum(live.numel() for live in network.build().parameters()):,} parameters"
+
+    built = _verdict("can be built", size)
     if not built.holds:
         return [built]
     checks = {name: partial(check, network) for name, check in MODEL_PROPERTIES.items()}
     return [built, *_verdicts(checks)]
-
-
-def _sized(model: FeatureModel) -> str:
-    return f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"
 
 
 def _verdicts(checks: Mapping[str, Callable[[], str | None]]) -> list[Verdict]:

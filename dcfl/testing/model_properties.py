@@ -18,6 +18,7 @@ from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel, ModelSettings, Output, build_model
+from dcfl.system.wording import some
 from dcfl.tensors import as_rows, from_rows, sha256, snapshot
 from dcfl.testing.toys import Broken
 
@@ -120,8 +121,7 @@ def gradients_reach_every_parameter(network: Network) -> str | None:
         name for name, live in model.named_parameters() if live.requires_grad and live.grad is None
     ]
     if missed:
-        more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
-        raise Broken(f"{missed[0]}{more} got no gradient: the logits do not depend on it")
+        raise Broken(f"{some(missed, 1, 300)} got no gradient: the logits do not depend on it")
     if not output.embedding.requires_grad:
         raise Broken("the embedding is cut off from the graph: terms on it would train nothing")
     still = sum(not live.requires_grad for live in model.parameters())

@@ -339,7 +339,9 @@ def to_toml(value: Any) -> str:
             if isinstance(entry, Mapping):
                 lines += ["", f"[{name}]", to_toml(entry)]
             else:
-                lines.append(f"{_toml_key(name)} = {to_toml(entry)}")
+                # Python names may have any letter, and TOML wants those in quotes.
+                plain = re.fullmatch(r"[A-Za-z0-9_-]+", name)
+                lines.append(f"{name if plain else to_toml(name)} = {to_toml(entry)}")
         return "\n".join(lines).strip()
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -351,11 +353,6 @@ def to_toml(value: Any) -> str:
         # A JSON string is a TOML string, except that JSON leaves some invisible characters bare.
         return "".join(map(_toml_char, json.dumps(value, ensure_ascii=False)))
     raise TypeError(f"{type(value).__name__} has no place in a config file")
-
-
-def _toml_key(name: str) -> str:
-    """Quotes the key if TOML requires it: Python names may contain any letter."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)
 
 
 def _toml_char(char: str) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -291,13 +290,9 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
         return replace(reader(path, reading), notes=tuple(notes))
 
     files = folder_files(path)  # first: it refuses a folder that is too large
-    decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
-    decoding.append({"group": settings.group, "table": table_sha256(settings.group)})
-    if settings.class_names:
-        decoding.append(settings.class_names)
-    if settings.window:
-        decoding.append({"window": settings.window})
-    return cached(kind, files, {"how": decoding}, read)
+    reading = {**vars(reading_of(settings)), "warn": None}
+    how = {**reading, "folders": folder_names(path), "table": table_sha256(settings.group)}
+    return cached(kind, files, how, read)
 
 
 def reading_of(settings: DataSettings) -> Reading:

@@ -43,8 +43,7 @@ def try_lock(file: IO[Any]) -> bool:
 
     On a descriptor and not on a path: nothing but `open_to_append` decides what is opened.
     """
-    taken = lock_descriptor(file.fileno(), blocking=False)
-    if taken:
+    if taken := lock_descriptor(file.fileno(), blocking=False):
         _HELD.add(file)
     return taken
 

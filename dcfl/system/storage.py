@@ -34,13 +34,9 @@ def storage(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in reason:
-            reason = f"{reason}; {_free(path)} free"
+            folder = next(above for above in path.absolute().parents if above.is_dir())
+            reason = f"{reason}; {shutil.disk_usage(folder).free / 1e6:,.1f} MB free"
         raise StorageError(f"{path}: cannot be written ({reason})") from error
-
-
-def _free(path: Path) -> str:
-    existing = next(folder for folder in path.absolute().parents if folder.is_dir())
-    return f"{shutil.disk_usage(existing).free / 1e6:,.1f} MB"
 
 
 @contextmanager

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torch import Tensor
-
 from dcfl.config import method_named
 from dcfl.engines.runner import reproducible
 from dcfl.errors import ConfigError, DCFLError
 from dcfl.messages import Tensors
 from dcfl.methods import Method
 from dcfl.methods.loading import load_methods, methods_in
-from dcfl.models import FeatureModel, ModelSettings
+from dcfl.models import ModelSettings
 from dcfl.models.layers import Norm
 from dcfl.models.own_models import BUILT_IN, model_in, register_model
 from dcfl.models.parts import personal_and_rest
@@ -23,7 +21,7 @@ from dcfl.system.own_files import run_file
 from dcfl.system.processes import Terminated
 from dcfl.system.wording import described
 from dcfl.tensors import snapshot, subtract, together
-from dcfl.testing.model_properties import MODEL_PROPERTIES, Network
+from dcfl.testing.model_properties import MODEL_PROPERTIES, Network, gradients_of
 from dcfl.testing.properties import PROPERTIES, client_in_float64
 from dcfl.testing.toys import Broken, NotOffered, toy_model, toy_server, two_rounds
 
@@ -115,10 +113,10 @@ def _beside(ours: Method, theirs: Method, norm: Norm) -> list[Verdict]:
     for method, client in ((theirs, own), (ours, at)):
         loss = method.gradient(client, method.objective(client), batch)
         losses.append(loss.item())
-        gradients.append(_gradients(client.model))
+        gradients.append(gradients_of(client.model))
         if method.overrides("own_objective"):
             method.own_objective(client)(batch).backward()  # type: ignore[no-untyped-call]
-            own_gradients.append(_gradients(client.own_model))
+            own_gradients.append(gradients_of(client.own_model))
     server, clients = zip(
         *(_moved_in_two_rounds(method, norm) for method in (theirs, ours)), strict=True
     )
@@ -133,10 +131,6 @@ def _beside(ours: Method, theirs: Method, norm: Norm) -> list[Verdict]:
     if any(clients):
         verdicts.append(compare("the clients' own models after two rounds", clients, 1e-3))
     return verdicts
-
-
-def _gradients(model: FeatureModel) -> dict[str, Tensor]:
-    return {name: live.grad for name, live in model.named_parameters() if live.grad is not None}
 
 
 def _moved_in_two_rounds(method: Method, norm: Norm) -> tuple[Tensors, Tensors]:

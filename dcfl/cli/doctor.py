@@ -35,10 +35,6 @@ def examine() -> list[Checkup]:
     return checkups
 
 
-def _python() -> str:
-    return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-
-
 def _packages() -> str:
     names = ("torch", "numpy", "pydantic", "typer", "rich", "safetensors", "matplotlib")
     return ", ".join([f"dcfl {build()}", *(f"{name} {version(name)}" for name in names)])
@@ -68,7 +64,7 @@ def _training() -> str:
 
 
 CHECKS: dict[str, Callable[[], str]] = {
-    "Python": _python,
+    "Python": lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}",
     "packages": _packages,
     "device": _device,
     "training": _training,

@@ -223,12 +223,10 @@ def load_own_site(
 
 def _remote(settings: DataSettings) -> Dataset:
     """At the server: what was agreed about images that are elsewhere."""
-    side = settings.image_size
-    no_images = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
+    side, names = settings.image_size, settings.class_names
+    none = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
     no_samples = Partition(np.zeros(settings.population + 1, np.int64), np.zeros(0, np.int32))
-    return Dataset(
-        "remote", no_images, no_images, settings.class_names, _unseen(settings), no_samples
-    )
+    return Dataset("remote", none, none, names, _unseen(settings), no_samples)
 
 
 def _unseen(settings: DataSettings) -> Preparation:

@@ -130,7 +130,13 @@ class Pool(OnThisMachine):
     ) -> Iterator[ClientUpdate | ClientFailure]:
         """Replies in cohort order. A reply is in shared memory, which is reused as soon as the next
         one is asked for."""
-        self._begin_round(broadcast)
+        # A round that was given up may have left a client that trains on the last broadcast.
+        self._queue.end_round()
+        while any(worker.client_tasks for worker in self._workers.handles):
+            self._listen()
+        self._answers.clear()
+        self._orders.begin_round(broadcast)
+        give_freed_memory_back()
         sizes = self.runner.data.partition.sizes
         self._queue.begin_round(
             ClientTask(client, position, int(sizes[client]))
@@ -146,16 +152,6 @@ class Pool(OnThisMachine):
                 self._nap()
                 self._listen(end)
             yield self._orders.reply(*self._answers.pop(position))
-
-    def _begin_round(self, broadcast: Broadcast) -> None:
-        """Wait until nobody trains on the last broadcast any more (a round that was given up may
-        have left such a client behind), then replace it."""
-        self._queue.end_round()
-        while any(worker.client_tasks for worker in self._workers.handles):
-            self._listen()
-        self._answers.clear()
-        self._orders.begin_round(broadcast)
-        give_freed_memory_back()
 
     def _assign(self, next_position: int) -> None:
         """Give every worker enough to do. A client may start only when its slot is free."""

@@ -34,7 +34,11 @@ class Region:
     """
 
     def __init__(self) -> None:
-        self._file = _nameless_file()
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("dcfl")
+        else:
+            with tempfile.TemporaryFile() as file:  # macOS
+                self._file = os.dup(file.fileno())
         self._memory = mmap.mmap(-1, 1)  # replaced by the first use
         self._bytes = torch.empty(0, dtype=torch.uint8)  # the same, as a tensor
         self._last_put: tuple[list[object], bytes, dict[str, Tensor]] = ([None], b"", {})
@@ -44,7 +48,8 @@ class Region:
         """Copy the tensors in, over what was there; returns the length that `get` needs."""
         signature: list[object] = [(n, t.dtype, t.shape) for n, t in tensors.items()]
         if signature != self._last_put[0]:  # mostly the same as last time
-            description = json.dumps([_described(*item) for item in tensors.items()]).encode()
+            kinds = [(n, f"{t.dtype}"[len("torch.") :], [*t.shape]) for n, t in tensors.items()]
+            description = json.dumps(kinds).encode()
             self._last_put = signature, description, self._views(description)
         _, description, views = self._last_put
         self._memory[: len(description)] = description
@@ -113,17 +118,6 @@ class SharedRegions:
 
 def slot_count(update_bytes: int, workers: int) -> int:
     return max(2 * workers, min(SLOTS_BYTES // max(update_bytes, 1), MAX_SLOTS))
-
-
-def _nameless_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("dcfl")
-    with tempfile.TemporaryFile() as file:  # macOS
-        return os.dup(file.fileno())
-
-
-def _described(name: str, tensor: Tensor) -> tuple[str, str, list[int]]:
-    return name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
 
 
 def _aligned(size: int) -> int:

@@ -204,7 +204,9 @@ class WorkerProcesses:
     def replace(self, worker: WorkerHandle, killed: bool = False) -> str:
         """Start another in place of one that has died or was `killed` here; how it died."""
         _close(worker.connection)
-        _end(worker.process)
+        worker.process.join(5)  # it is about to end, or hangs while it does
+        worker.process.kill()
+        worker.process.join()
         code = worker.process.exitcode or 0
         reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         self.idle_deaths += not killed and not worker.busy[0]
@@ -266,10 +268,3 @@ def _start(process: BaseProcess) -> None:
         raise WorkersLost(
             f"a worker process cannot be started ({errors[0].strerror}): use fewer engine.workers"
         )
-
-
-def _end(process: BaseProcess) -> None:
-    """End a process whose connection is broken: it is about to end, or hangs while it does."""
-    process.join(5)
-    process.kill()
-    process.join()

@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.messages import Tensors
@@ -72,16 +72,14 @@ def warm_start(model: nn.Module, weights: str, skipped: Sequence[str] = ()) -> N
     # A part may be the file's alone, such as a head that the model has not.
     unknown = [part for part in skipped if not any(within(name, [part]) for name in stored)]
     require_parts(model, unknown, "model.weights_skip")
-    wanted = _without(model.state_dict(), skipped)
-    given = _without(stored, skipped)
+    wanted, given = (
+        {name: tensor for name, tensor in tensors.items() if not within(name, skipped)}
+        for tensors in (model.state_dict(), stored)
+    )
     _require_same(path, given, wanted)
     if odd := not_finite(given):
         raise ConfigError(f"model.weights: {path}: {odd} is not finite")
     load(model, given, model.state_dict().keys() - given.keys())
-
-
-def _without(tensors: Tensors, parts: Sequence[str]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not within(name, parts)}
 
 
 def _require_same(path: Path, given: Tensors, wanted: Tensors) -> None:

@@ -59,11 +59,19 @@ def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
     except NOT_TOML as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+        raise ConfigError(f"{path}: not valid TOML: {_why_not(error)}") from error
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise ConfigError(f"{path}: {name} must stand in a table, such as [data]")
     return tables
+
+
+def _why_not(error: Exception) -> str:
+    """One of NOT_TOML, in words that are not advice for Python's programmers."""
+    if isinstance(error, RecursionError):
+        return "lists and tables nested too deeply"
+    digits = "integer string conversion" in str(error)
+    return "a whole number with more digits than any setting has" if digits else str(error)
 
 
 def parse_settings(settings: Iterable[str]) -> Tables:
@@ -310,7 +318,7 @@ def from_toml(text: str) -> Experiment:
     try:
         return experiment_from(None, tomllib.loads(text))
     except NOT_TOML as error:
-        raise ConfigError(f"not a config: {error}") from error
+        raise ConfigError(f"not a config: {_why_not(error)}") from error
 
 
 def as_tables(experiment: Experiment) -> Tables:
@@ -331,7 +339,9 @@ def to_toml(value: Any) -> str:
             if isinstance(entry, Mapping):
                 lines += ["", f"[{name}]", to_toml(entry)]
             else:
-                lines.append(f"{_toml_key(name)} = {to_toml(entry)}")
+                # Python names may have any letter, and TOML wants those in quotes.
+                plain = re.fullmatch(r"[A-Za-z0-9_-]+", name)
+                lines.append(f"{name if plain else to_toml(name)} = {to_toml(entry)}")
         return "\n".join(lines).strip()
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -343,11 +353,6 @@ def to_toml(value: Any) -> str:
         # A JSON string is a TOML string, except that JSON leaves some invisible characters bare.
         return "".join(map(_toml_char, json.dumps(value, ensure_ascii=False)))
     raise TypeError(f"{type(value).__name__} has no place in a config file")
-
-
-def _toml_key(name: str) -> str:
-    """Quotes the key if TOML requires it: Python names may contain any letter."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else to_toml(name)
 
 
 def _toml_char(char: str) -> str:

@@ -67,21 +67,10 @@ def _number(value: float | None) -> str:
     return f"{value:,}" if value and value >= 10_000 else f"{value or 0:g}"
 
 
-def key(
-    default: Value,
-    *,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-    zero: str = "",
-    hint: str = "",
-    kind: Kind = "result",
-    kw_only: bool = False,
-) -> Value:
-    """Declare a key of a `Settings` class; the bounds of a list hold for each of its numbers."""
-    about = {"key": Key(ge, gt, le, lt, zero, hint, kind)}
-    declared: Value = field(default=default, metadata=about, kw_only=kw_only)
+def key(default: Value, *, kw_only: bool = False, **about: Any) -> Value:
+    """Declare a key of a `Settings` class by the fields of `Key`; the bounds of a list hold for
+    each of its numbers."""
+    declared: Value = field(default=default, metadata={"key": Key(**about)}, kw_only=kw_only)
     return declared
 
 

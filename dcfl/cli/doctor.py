@@ -26,18 +26,13 @@ class Checkup:
 
 
 def examine() -> list[Checkup]:
-    return [_examine_one(what, check) for what, check in CHECKS.items()]
-
-
-def _examine_one(what: str, check: Callable[[], str]) -> Checkup:
-    try:
-        return Checkup(what, True, check())
-    except Exception as error:  # whatever it is, that is the finding
-        return Checkup(what, False, f"{type(error).__name__}: {error}")
-
-
-def _python() -> str:
-    return f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    checkups = []
+    for what, check in CHECKS.items():
+        try:
+            checkups.append(Checkup(what, True, check()))
+        except Exception as error:  # whatever it is, that is the finding
+            checkups.append(Checkup(what, False, f"{type(error).__name__}: {error}"))
+    return checkups
 
 
 def _packages() -> str:
@@ -69,7 +64,7 @@ def _training() -> str:
 
 
 CHECKS: dict[str, Callable[[], str]] = {
-    "Python": _python,
+    "Python": lambda: f"{platform.python_version()} on {platform.system()} {platform.machine()}",
     "packages": _packages,
     "device": _device,
     "training": _training,

@@ -63,13 +63,11 @@ def all_keys(experiment: Experiment) -> str:
             line, meaning = f"{key} = {to_toml(value)}", meanings.get(key, "")
             if get_origin(types.get(key)) is Literal:
                 meaning = f"{describe_type(types[key])}: {meaning}"
-            if len(f"{line:35} # {meaning}") <= WIDTH:
-                lines.append(f"{line:35} # {meaning}".removesuffix(" # ").rstrip())
+            beside = f"{line:35} # {meaning}"
+            if len(beside) <= WIDTH:
+                lines.append(beside.removesuffix(" # ").rstrip())
             else:
-                lines += [
-                    *textwrap.wrap(meaning, WIDTH, initial_indent="# ", subsequent_indent="# ")
-                ]
-                lines.append(line)
+                lines += [*(f"# {part}" for part in textwrap.wrap(meaning, WIDTH - 2)), line]
     return "\n".join(lines) + "\n"
 
 
@@ -163,14 +161,13 @@ def module_name(name: str) -> str:
 
 def write_new(folder: Path, module: str, text: str, test: str, **blanks: str) -> tuple[Path, Path]:
     """Write a module and its test, with the blanks filled in."""
-    texts = {folder / f"{module}.py": text, folder / f"test_{module}.py": test}
-    for path in texts:
+    file, its_test = folder / f"{module}.py", folder / f"test_{module}.py"
+    for path in (file, its_test):
         if path.exists():
             raise ConfigError(f"{path} is there already")
-    for path, content in texts.items():
-        write_whole(path, content.format(module=module, **blanks))
-    written, tested = texts
-    return written, tested
+    write_whole(file, text.format(module=module, **blanks))
+    write_whole(its_test, test.format(module=module, **blanks))
+    return file, its_test
 
 
 MODEL = '''"""{title}: what it is for, in one sentence."""

@@ -94,7 +94,10 @@ def experiment_of(
     """The experiment that a command line asks for. `engine` overrides the config's own."""
     from dcfl.config import experiment_from, parse_settings
 
-    _refuse_spaces(settings or ())
+    before, after = [None, *(settings or ())], [*(settings or ()), None]
+    for key, sign, value in zip(before, after, after[1:], strict=False):
+        if sign == "=" and key and value:  # three words, pasted from a config file
+            raise ConfigError(f"write {key}={value}, without spaces around the =")
     own_methods, own_model = run_own_files(method_file, model_file)
     files = [text for text in settings or () if "=" not in text]
     if len(files) > 1:
@@ -109,14 +112,6 @@ def experiment_of(
     if engine:
         changes.setdefault("engine", {})["name"] = engine
     return experiment_from(files[0] if files else None, changes)
-
-
-def _refuse_spaces(settings: Sequence[str]) -> None:
-    """A line of a config file, pasted here: `data.broken = "skip"` is three words to the shell."""
-    for place, text in enumerate(settings):
-        if text == "=" and 0 < place < len(settings) - 1:
-            key, value = settings[place - 1], settings[place + 1]
-            raise ConfigError(f"write {key}={value}, without spaces around the =")
 
 
 def run_own_files(

@@ -149,7 +149,12 @@ def measured(pixels: Pixels, flip: bool) -> Preparation:
     """Mean and deviation of each channel over (at most 10,000 of) the training images, or of each
     number over all feature vectors; none of other inputs."""
     if pixels.dtype == np.float32 and pixels.ndim == 2:
-        return _measured_vectors(pixels)
+        exact = pixels.astype(np.float64)
+        centre, spread = exact.mean(axis=0), exact.std(axis=0)
+        # A number that is the same in all of them is not scaled.
+        spread[spread < 1e-6 * np.abs(centre).clip(min=1e-6)] = 1.0
+        rounded = [tuple(x.astype(np.float32).tolist()) for x in (centre, spread)]
+        return Preparation(rounded[0], rounded[1])
     if pixels.dtype != np.uint8:
         return Preparation((), ())
     pixels = pixels[:: max(len(pixels) // 10_000, 1)]
@@ -161,19 +166,6 @@ def measured(pixels: Pixels, flip: bool) -> Preparation:
         for mean, count in zip(means, levels, strict=True)
     ]
     size = min(pixels.shape[1:3])
-    return Preparation(
-        tuple(round(mean, 4) for mean in means),
-        tuple(
-            max(round(deviation, 4), 0.01) for deviation in deviations
-        ),  # not 0, for blank images
-        usual_augmentation(size, flip),
-    )
-
-
-def _measured_vectors(vectors: Pixels) -> Preparation:
-    """A number that is the same in all of them is not scaled."""
-    exact = vectors.astype(np.float64)
-    means, deviations = exact.mean(axis=0), exact.std(axis=0)
-    deviations[deviations < 1e-6 * np.abs(means).clip(min=1e-6)] = 1.0
-    rounded = [numbers.astype(np.float32).tolist() for numbers in (means, deviations)]
-    return Preparation(tuple(rounded[0]), tuple(rounded[1]))
+    spreads = [max(round(one, 4), 0.01) for one in deviations]  # not 0, for blank images
+    centres = [round(mean, 4) for mean in means]
+    return Preparation(tuple(centres), tuple(spreads), usual_augmentation(size, flip))

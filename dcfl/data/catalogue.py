@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -164,6 +163,12 @@ def _load(settings: DataSettings) -> Dataset:
         return _remote(settings)
     if public := PUBLIC.get(settings.dataset):
         return _public(settings.dataset, public, Path(settings.path))
+    if (table := Path(settings.dataset)).suffix in (".csv", ".parquet"):
+        made = f"{table.stem}.npz"
+        raise ConfigError(
+            f"data.dataset: {settings.dataset} is a table: in Python, dcfl.Dataset.of("
+            f"{settings.dataset!r}, labels='COLUMN').save({made!r}); then data.dataset=npz:{made}"
+        )
     if not (colon and where and name in OWN):
         raise ConfigError(
             f"data.dataset: unknown data set {settings.dataset!r}; known: "
@@ -218,12 +223,10 @@ def load_own_site(
 
 def _remote(settings: DataSettings) -> Dataset:
     """At the server: what was agreed about images that are elsewhere."""
-    side = settings.image_size
-    no_images = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
+    side, names = settings.image_size, settings.class_names
+    none = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
     no_samples = Partition(np.zeros(settings.population + 1, np.int64), np.zeros(0, np.int32))
-    return Dataset(
-        "remote", no_images, no_images, settings.class_names, _unseen(settings), no_samples
-    )
+    return Dataset("remote", none, none, names, _unseen(settings), no_samples)
 
 
 def _unseen(settings: DataSettings) -> Preparation:
@@ -285,13 +288,9 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
         return replace(reader(path, reading), notes=tuple(notes))
 
     files = folder_files(path)  # first: it refuses a folder that is too large
-    decoding: list[Any] = [settings.image_size, settings.fit, settings.broken, folder_names(path)]
-    decoding.append({"group": settings.group, "table": table_sha256(settings.group)})
-    if settings.class_names:
-        decoding.append(settings.class_names)
-    if settings.window:
-        decoding.append({"window": settings.window})
-    return cached(kind, files, {"how": decoding}, read)
+    reading = {**vars(reading_of(settings)), "warn": None}
+    how = {**reading, "folders": folder_names(path), "table": table_sha256(settings.group)}
+    return cached(kind, files, how, read)
 
 
 def reading_of(settings: DataSettings) -> Reading:

@@ -22,6 +22,7 @@ from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, DatasetCorrupt
 from dcfl.seeding import generator_for
 from dcfl.system.transfers import on_device, settled, to_host
+from dcfl.system.wording import some
 
 NUMBERS = (torch.float32, torch.int32)
 SAVED = re.compile(r"npz:(?:.*[/\\])?([^/\\]+)-[0-9a-f]{16}\.npz")  # as `Dataset.save` names files
@@ -163,14 +164,13 @@ class Dataset:
     def __repr__(self) -> str:
         """Five lines, whatever its size."""
         groups = f", in {self.group_count:,} groups" if self.group_count else ""
-        names = ", ".join(self.class_names[:5]) + (", ..." if self.classes > 5 else "")
-        sites = ", ".join(self.site_names[:5]) + (", ..." if len(self.site_names) > 5 else "")
+        sites = some(self.site_names)
         who = f"{len(self.partition):,}: {sites}" if self.partition else "as data.partition says"
         return (
             f"Dataset {self.name}\n"
             f"  train    {len(self.train):,} of {list(self.train.pixels.shape[1:])}{groups}\n"
             f"  test     {len(self.test):,}{' kept back from training' * self.held_out}\n"
-            f"  classes  {self.classes:,}: {names}\n"
+            f"  classes  {self.classes:,}: {some(self.class_names)}\n"
             f"  clients  {who}"
         )
 

@@ -37,11 +37,16 @@ def get_dataset(name: str, folder: Path, report: Report) -> str:
     if name not in sources:
         raise ConfigError(f"no source for {name!r}; known: {', '.join(sources)}")
     archive = sources[name]
-    if _is_complete(name, folder):
-        return "already there"
+    with suppress(DatasetMissing, DatasetCorrupt):
+        (PUBLIC[name].verify or PUBLIC[name].files)(folder)
+        return "already there"  # and undamaged
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    _require_absent(folder / archive.folder, name)
+    if os.path.lexists(place := folder / archive.folder):
+        raise DatasetCorrupt(
+            f"{place} is in the way and is not a whole data set: "
+            f"move it away, then run `dcfl data get {name}` again"
+        )
     try:
         _from_archive(archive, folder, report)
     except NetworkError as unreachable:
@@ -53,24 +58,6 @@ def get_dataset(name: str, folder: Path, report: Report) -> str:
         with suppress(OSError):
             folder.rmdir()  # only if it stayed empty
     return "official archive"
-
-
-def _is_complete(name: str, folder: Path) -> bool:
-    """Whether it is complete and undamaged, not merely present."""
-    public = PUBLIC[name]
-    try:
-        (public.verify or public.files)(folder)
-    except (DatasetMissing, DatasetCorrupt):
-        return False
-    return True
-
-
-def _require_absent(place: Path, name: str) -> None:
-    if os.path.lexists(place):
-        raise DatasetCorrupt(
-            f"{place} is in the way and is not a whole data set: "
-            f"move it away, then run `dcfl data get {name}` again"
-        )
 
 
 def _from_archive(archive: Archive, folder: Path, report: Report) -> None:

@@ -16,9 +16,7 @@ from dcfl.data.readers.folders import read_to_score, site_folders
 from dcfl.data.readers.pictures import in_grey
 from dcfl.data.settings import DataSettings
 from dcfl.errors import ConfigError
-from dcfl.system.wording import printable
-
-MOST_NAMED = 5  # classes in an error message
+from dcfl.system.wording import printable, some
 
 
 @dataclass(frozen=True)
@@ -59,8 +57,8 @@ def fitted(name: str, images: Images, class_names: Sequence[str], wanted: Wanted
     unknown = [known for known in class_names if known not in wanted.class_names]
     if unknown:
         raise ConfigError(
-            f"{printable(name)} has classes that the model does not know: {_some(unknown)}; "
-            f"it knows {_some(wanted.class_names)}. Folders of sites are named as sites:PATH"
+            f"{printable(name)} has classes that the model does not know: {some(unknown)}; "
+            f"it knows {some(wanted.class_names)}. Folders of sites are named as sites:PATH"
         )
     shape = tuple(images.pixels.shape[1:])
     if images.vectors and len(wanted.image_shape) == 3:  # an image of one pixel
@@ -111,12 +109,6 @@ def _pictures(
     labels = torch.from_numpy(np.array(arrays.test_labels))
     images = Images(torch.from_numpy(pixels), labels, groups)
     return fitted(name, images, arrays.class_names, wanted)
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = [printable(name, 40) for name in names[:MOST_NAMED]]
-    more = [f"{len(names) - MOST_NAMED} more"] if len(names) > MOST_NAMED else []
-    return ", ".join([*shown, *more])
 
 
 def _measures(shape: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""All clients in this process, one after the other.
+"""All clients in this process, one after the other; and what the engines of this machine share.
 
 They may train on a GPU; the server is on the CPU, as with every engine.
 """
@@ -21,15 +21,30 @@ from dcfl.tensors import apart, together
 
 
 @dataclass
-class Embedded:
-    """An Engine."""
+class OnThisMachine:
+    """What an Engine does beside training and evaluating, where no client is elsewhere."""
 
     runner: ClientRunner
     memories: Memories
 
-    overlaps = False
     dropped = 0
     sites = None
+
+    def asks_again(self, clients: Sequence[ClientReport]) -> bool:
+        return False  # whoever failed would fail again
+
+    def take_notices(self) -> tuple[str, ...]:
+        return ()
+
+    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
+        return self.runner.personal_parts(self.memories)
+
+    def settle(self, accepted: Collection[int]) -> None:
+        self.memories.settle(accepted)
+
+
+class Embedded(OnThisMachine):
+    overlaps = False
 
     def run(
         self, broadcast: Broadcast, cohort: Sequence[int]
@@ -45,18 +60,6 @@ class Embedded:
             if memory:
                 self.memories.stage(client, broadcast.round, memory)
             yield reply
-
-    def asks_again(self, clients: Sequence[ClientReport]) -> bool:
-        return False  # whoever failed would fail again
-
-    def take_notices(self) -> tuple[str, ...]:
-        return ()
-
-    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
-        return self.runner.personal_parts(self.memories)
-
-    def settle(self, accepted: Collection[int]) -> None:
-        self.memories.settle(accepted)
 
     def begin_evaluation(self, weights: Tensors) -> None:
         self._evaluated = weights

@@ -25,13 +25,13 @@ def avoid_broken_instructions() -> None:
 
 def half_precision_works() -> bool:
     """Try a product of bfloat16 matrices in a process that may die of it."""
-    return not hasattr(os, "fork") or answer_of_a_fork(_product) == 64
 
+    def product() -> float:
+        torch.set_num_threads(1)
+        matrix = torch.ones(64, 64, dtype=torch.bfloat16)
+        return float((matrix @ matrix)[0, 0])
 
-def _product() -> float:
-    torch.set_num_threads(1)
-    matrix = torch.ones(64, 64, dtype=torch.bfloat16)
-    return float((matrix @ matrix)[0, 0])
+    return not hasattr(os, "fork") or answer_of_a_fork(product) == 64
 
 
 def _advertises_amx() -> bool:

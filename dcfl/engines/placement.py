@@ -88,9 +88,12 @@ def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
     if sys.platform == "darwin":
         return Placement(devices[:1], "the libraries of macOS do not all survive a fork")
     if devices[0].type == "cuda":
-        return _on_gpus(devices, engine.workers_per_device)
+        each = engine.workers_per_device
+        reason = f"{each} for each GPU, as asked for" if each > 1 else "one for each GPU"
+        return Placement(devices * each, reason if len(devices) * each > 1 else "one GPU")
     cores = available_cores()
-    useful = _useful(cores, threads, cohort)
+    # Even for a single client a second worker helps: it evaluates the round before.
+    useful = max(1, min(cores // threads, max(cohort, 2)))
     if few := _fitting(devices, useful, load, "memory for {}"):
         return few
     need = training_bytes(load)
@@ -121,18 +124,6 @@ def _fitting(devices: list[torch.device], wanted: int, load: Load, reason: str) 
         return None
     text = f"{reason.format(fitting)}: a client takes about {need / 1e9:.1f} GB"
     return Placement(devices * fitting, text, need)
-
-
-def _useful(cores: int, threads: int, cohort: int) -> int:
-    """How many workers help. Even for a single client a second one does: it evaluates the round
-    before."""
-    return max(1, min(cores // threads, max(cohort, 2)))
-
-
-def _on_gpus(devices: list[torch.device], per_device: int) -> Placement:
-    if per_device == 1:
-        return Placement(devices, "one for each GPU" if len(devices) > 1 else "one GPU")
-    return Placement(devices * per_device, f"{per_device} for each GPU, as asked for")
 
 
 def choose_devices(name: str) -> list[torch.device]:

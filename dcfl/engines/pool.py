@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import inf
 
-from dcfl.data import Dataset
+from dcfl.engines.embedded import OnThisMachine
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Memories
-from dcfl.engines.regions import Region, SharedRegions, slot_count
+from dcfl.engines.regions import SharedRegions, slot_count
 from dcfl.engines.worker import Answer, Order
 from dcfl.engines.worker_processes import (
     ClientTask,
@@ -36,7 +36,6 @@ from dcfl.errors import (
 )
 from dcfl.evaluation import Evaluation, Score, evaluation, scored_parts
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, num_bytes
-from dcfl.server import ClientReport
 from dcfl.system.memory import give_freed_memory_back
 from dcfl.tensors import apart, copies, together
 
@@ -94,54 +93,25 @@ class ClientOrders:
         )
 
 
-class PoolEvaluation:
-    def __init__(self, dataset: Dataset, region: Region) -> None:
-        """`region`: where workers find the weights."""
-        self._dataset, self._region = dataset, region
-        self._number = 0
-        self._scores: dict[int, Score] = {}  # by part
-
-    def begin(self, weights: Tensors) -> list[ScoreTask]:
-        self._number += 1
-        self._scores.clear()
-        order = {"do": "score", "evaluation": self._number, "weights": self._region.put(weights)}
-        return [
-            ScoreTask(number, {**order, "part": part})
-            for number, part in enumerate(scored_parts(self._dataset))
-        ]
-
-    def record(self, task: ScoreTask, answer: Answer) -> None:
-        self._scores[task.part] = Score(**answer)
-
-    @property
-    def complete(self) -> bool:
-        return len(self._scores) >= len(scored_parts(self._dataset))
-
-    def result(self) -> Evaluation:
-        scores = [self._scores[number] for number in range(len(scored_parts(self._dataset)))]
-        return evaluation(scores, self._dataset)
-
-
 MAX_SCORE_ATTEMPTS = 3  # a worker that dies while it evaluates is no client's fault
 
 
-class Pool:
+class Pool(OnThisMachine):
     """An Engine with a worker for each device of the session's placement."""
 
     overlaps = True
-    dropped = 0
-    sites = None
 
     def __init__(self, session: Session, memories: Memories) -> None:
+        super().__init__(session.runner, memories)
         runner, placement = session.runner, session.placement
         self._deadline = session.experiment.federation.deadline
-        self._runner, self.memories = runner, memories
         model_bytes = num_bytes(runner.model.state_dict())
         self._regions = SharedRegions(slot_count(model_bytes, len(placement.devices)))
         self._orders = ClientOrders(self._regions, memories)
         self._queue = TaskQueue()
         self._answers: dict[int, tuple[ClientTask, Answer]] = {}  # by position in the cohort
-        self._evaluation = PoolEvaluation(runner.data.dataset, self._regions.evaluated)
+        self._parts = scored_parts(runner.data.dataset)
+        self._evaluation, self._scores = 0, dict[int, Score]()  # its number, and those of its parts
         threads = session.experiment.engine.threads
         try:
             self._workers = WorkerProcesses(runner, self._regions, placement, threads)
@@ -160,8 +130,14 @@ class Pool:
     ) -> Iterator[ClientUpdate | ClientFailure]:
         """Replies in cohort order. A reply is in shared memory, which is reused as soon as the next
         one is asked for."""
-        self._begin_round(broadcast)
-        sizes = self._runner.data.partition.sizes
+        # A round that was given up may have left a client that trains on the last broadcast.
+        self._queue.end_round()
+        while any(worker.client_tasks for worker in self._workers.handles):
+            self._listen()
+        self._answers.clear()
+        self._orders.begin_round(broadcast)
+        give_freed_memory_back()
+        sizes = self.runner.data.partition.sizes
         self._queue.begin_round(
             ClientTask(client, position, int(sizes[client]))
             for position, client in enumerate(cohort)
@@ -176,16 +152,6 @@ class Pool:
                 self._nap()
                 self._listen(end)
             yield self._orders.reply(*self._answers.pop(position))
-
-    def _begin_round(self, broadcast: Broadcast) -> None:
-        """Wait until nobody trains on the last broadcast any more (a round that was given up may
-        have left such a client behind), then replace it."""
-        self._queue.end_round()
-        while any(worker.client_tasks for worker in self._workers.handles):
-            self._listen()
-        self._answers.clear()
-        self._orders.begin_round(broadcast)
-        give_freed_memory_back()
 
     def _assign(self, next_position: int) -> None:
         """Give every worker enough to do. A client may start only when its slot is free."""
@@ -209,29 +175,24 @@ class Pool:
         if min(map(len, queues)) > 2:
             time.sleep(min(map(self._queue.seconds_of, queues)) / 3)
 
-    def settle(self, accepted: Collection[int]) -> None:
-        self.memories.settle(accepted)
-
     # Evaluation
 
     def begin_evaluation(self, weights: Tensors) -> None:
         """Score the test images in whatever time the clients of the next round leave free."""
-        self._queue.begin_evaluation(self._evaluation.begin(weights))
+        self._evaluation += 1
+        self._scores.clear()
+        sent = self._regions.evaluated.put(weights)
+        order = {"do": "score", "evaluation": self._evaluation, "weights": sent}
+        self._queue.begin_evaluation(
+            ScoreTask(number, {**order, "part": part}) for number, part in enumerate(self._parts)
+        )
 
     def end_evaluation(self) -> Evaluation:
-        while not self._evaluation.complete:
+        while len(self._scores) < len(self._parts):
             self._assign(0)
             self._listen()
-        return self._evaluation.result()
-
-    def asks_again(self, clients: Sequence[ClientReport]) -> bool:
-        return False  # whoever failed would fail again
-
-    def take_notices(self) -> tuple[str, ...]:
-        return ()
-
-    def personal_parts(self) -> Iterator[tuple[int, Tensors]]:
-        return self._runner.personal_parts(self.memories)
+        scores = [self._scores[number] for number in range(len(self._parts))]
+        return evaluation(scores, self.runner.data.dataset)
 
     # Answers and deaths
 
@@ -248,9 +209,9 @@ class Pool:
             raise ConfigError(answer["refused"])
         if "lost" in answer:
             raise CheckpointError(answer["lost"])
-        self._workers.have_answered()
+        self._workers.idle_deaths = 0
         if isinstance(task, ScoreTask):
-            self._evaluation.record(task, answer)
+            self._scores[task.part] = Score(**answer)
             return
         self._answers[task.position] = task, answer
         if "metrics" in answer:

@@ -10,7 +10,9 @@ import json
 import mmap
 import os
 import tempfile
+from itertools import chain
 from math import prod
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,7 +34,11 @@ class Region:
     """
 
     def __init__(self) -> None:
-        self._file = _nameless_file()
+        if hasattr(os, "memfd_create"):
+            self._file = os.memfd_create("dcfl")
+        else:
+            with tempfile.TemporaryFile() as file:  # macOS
+                self._file = os.dup(file.fileno())
         self._memory = mmap.mmap(-1, 1)  # replaced by the first use
         self._bytes = torch.empty(0, dtype=torch.uint8)  # the same, as a tensor
         self._last_put: tuple[list[object], bytes, dict[str, Tensor]] = ([None], b"", {})
@@ -42,7 +48,8 @@ class Region:
         """Copy the tensors in, over what was there; returns the length that `get` needs."""
         signature: list[object] = [(n, t.dtype, t.shape) for n, t in tensors.items()]
         if signature != self._last_put[0]:  # mostly the same as last time
-            description = json.dumps([_described(*item) for item in tensors.items()]).encode()
+            kinds = [(n, f"{t.dtype}"[len("torch.") :], [*t.shape]) for n, t in tensors.items()]
+            description = json.dumps(kinds).encode()
             self._last_put = signature, description, self._views(description)
         _, description, views = self._last_put
         self._memory[: len(description)] = description
@@ -64,17 +71,16 @@ class Region:
 
     def _views(self, description: bytes) -> dict[str, Tensor]:
         """The described tensors, in the canonical layout: channels of images and kernels last."""
-        kinds = [
-            (name, getattr(torch, dtype), shape) for name, dtype, shape in json.loads(description)
-        ]
-        sizes = [prod(shape) * dtype.itemsize for _, dtype, shape in kinds]
-        starts = [_aligned(len(description))]
-        for size in sizes:
-            starts.append(starts[-1] + _aligned(size))
-        if starts[-1] > len(self._bytes):
-            self._map(starts[-1])
+        places, end = [], _aligned(len(description))
+        for name, kind, shape in json.loads(description):
+            dtype = getattr(torch, kind)
+            size = prod(shape) * dtype.itemsize
+            places.append((name, dtype, shape, end, size))
+            end += _aligned(size)
+        if end > len(self._bytes):
+            self._map(end)
         views = {}
-        for (name, dtype, shape), start, size in zip(kinds, starts, sizes, strict=False):
+        for name, dtype, shape, start, size in places:
             flat = self._bytes[start : start + size].view(dtype)
             if len(shape) == 4:
                 images, channels, height, width = shape
@@ -90,12 +96,11 @@ class Region:
         self._bytes = torch.frombuffer(self._memory, dtype=torch.uint8)
 
 
-class ReplySlot:
+class ReplySlot(NamedTuple):
     """The shared memory for one client's turn."""
 
-    def __init__(self) -> None:
-        self.memory = Region()  # to the worker: the client's memory
-        self.reply = Region()  # from it: weights, upload and the client's new memory
+    memory: Region  # to the worker: the client's memory
+    reply: Region  # from it: weights, upload and the client's new memory
 
 
 class SharedRegions:
@@ -104,29 +109,15 @@ class SharedRegions:
     def __init__(self, slots: int) -> None:
         self.broadcast = Region()  # weights, and what the method shares
         self.evaluated = Region()  # the weights to evaluate
-        self.slots = [ReplySlot() for _ in range(slots)]
+        self.slots = [ReplySlot(Region(), Region()) for _ in range(slots)]
 
     def close(self) -> None:
-        for region in (self.broadcast, self.evaluated):
+        for region in (self.broadcast, self.evaluated, *chain(*self.slots)):
             region.close()
-        for slot in self.slots:
-            slot.memory.close()
-            slot.reply.close()
 
 
 def slot_count(update_bytes: int, workers: int) -> int:
     return max(2 * workers, min(SLOTS_BYTES // max(update_bytes, 1), MAX_SLOTS))
-
-
-def _nameless_file() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("dcfl")
-    with tempfile.TemporaryFile() as file:  # macOS
-        return os.dup(file.fileno())
-
-
-def _described(name: str, tensor: Tensor) -> tuple[str, str, list[int]]:
-    return name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape)
 
 
 def _aligned(size: int) -> int:

@@ -167,7 +167,11 @@ def client_runner(
         runner = replace(runner, fixed_point=_fixed_point_for(runner, experiment))
     if not experiment.privacy.active:
         return runner
-    return replace(runner, protection=_protection_for(runner, experiment))
+    method, upload, named = runner.method, expected_upload(runner), own_model.named_parameters()
+    check_covered(experiment.privacy, method, experiment.server.aggregation, own_model, upload)
+    trainable = frozenset(name for name, live in named if live.requires_grad)
+    protection = Protection(experiment.privacy, method, trainable, upload or {}, seed)
+    return replace(runner, protection=protection)
 
 
 def model_for(
@@ -202,14 +206,6 @@ def _use_half_precision(model: FeatureModel, engine: EngineSettings) -> None:
             f"dcfl could help it: set {LIMIT}={WITHOUT_AMX} before Python starts"
         )
     model.autocast = getattr(torch, engine.precision)
-
-
-def _protection_for(runner: ClientRunner, experiment: Experiment) -> Protection:
-    """Refuses what [privacy] does not cover."""
-    method, model, upload = runner.method, runner.model, expected_upload(runner)
-    check_covered(experiment.privacy, method, experiment.server.aggregation, model, upload)
-    trainable = frozenset(name for name, live in model.named_parameters() if live.requires_grad)
-    return Protection(experiment.privacy, method, trainable, upload or {}, runner.seed)
 
 
 def _fixed_point_for(runner: ClientRunner, experiment: Experiment) -> FixedPoint:

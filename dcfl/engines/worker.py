@@ -47,7 +47,7 @@ class WorkerSetup:
 class Worker:
     def __init__(self, runner: ClientRunner, regions: SharedRegions, device: torch.device) -> None:
         self._runner, self._regions = runner.on(device), regions
-        self._broadcast_number = 0
+        self._sent: Order = {}
         self._broadcast = Broadcast(0, {}, {})
         self._evaluation_number = 0
         self._evaluated: FeatureModel = self._runner.model
@@ -55,7 +55,12 @@ class Worker:
     def answer(self, order: Order) -> Answer:
         if order["do"] == "score":
             return self._score(order["evaluation"], order["weights"], *order["part"])
-        self._read_broadcast(**order["broadcast"])
+        # Read once, and only when a task needs it: until that task is done, the pool leaves the
+        # region alone.
+        if self._sent != (sent := order["broadcast"]):
+            tensors = self._regions.broadcast.get(sent["sent"])
+            broadcast = Broadcast(sent["round"], *apart(tensors, "weights", "shared"))
+            self._broadcast, self._sent = self._runner.received(broadcast), sent
         slot = self._regions.slots[order["slot"]]
         memory = order["memory"]
         try:
@@ -67,15 +72,6 @@ class Worker:
         except CheckpointError as error:  # not this client's fault
             return {"lost": str(error)}
         return self._train(order["client"], slot, memory_before)
-
-    def _read_broadcast(self, number: int, round: int, sent: int) -> None:
-        """Read it once, and only when a task needs it: until that task is done, the pool leaves the
-        region alone."""
-        if self._broadcast_number != number:
-            tensors = self._regions.broadcast.get(sent)
-            sent_broadcast = Broadcast(round, *apart(tensors, "weights", "shared"))
-            self._broadcast = self._runner.received(sent_broadcast)
-            self._broadcast_number = number
 
     def _train(self, client: int, slot: ReplySlot, memory_before: Tensors) -> Answer:
         try:

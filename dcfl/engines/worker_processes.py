@@ -165,7 +165,7 @@ class WorkerProcesses:
         self._lifeline, workers_end = multiprocessing.Pipe()
         PARENT_ENDS.add(self._lifeline)
         self._setup = WorkerSetup(runner, regions, threads, workers_end)
-        self._idle_deaths = 0
+        self.idle_deaths = 0  # since the last answer
         self.handles: list[WorkerHandle] = []
         # At exit Python would send its daemons a SIGTERM, which they ignore, and wait for them.
         self._at_exit = Finalize(None, self.close, exitpriority=1)
@@ -201,17 +201,16 @@ class WorkerProcesses:
             for connection in wait(list(by_connection), seconds)
         ]
 
-    def have_answered(self) -> None:
-        """So they do not all die at their start."""
-        self._idle_deaths = 0
-
     def replace(self, worker: WorkerHandle, killed: bool = False) -> str:
         """Start another in place of one that has died or was `killed` here; how it died."""
         _close(worker.connection)
-        _end(worker.process)
-        reason = _death(worker.process.exitcode)
-        self._idle_deaths += not killed and not worker.busy[0]
-        if self._idle_deaths > MAX_IDLE_DEATHS * len(self.handles):
+        worker.process.join(5)  # it is about to end, or hangs while it does
+        worker.process.kill()
+        worker.process.join()
+        code = worker.process.exitcode or 0
+        reason = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        self.idle_deaths += not killed and not worker.busy[0]
+        if self.idle_deaths > MAX_IDLE_DEATHS * len(self.handles):
             raise WorkersLost(f"worker processes do not stay alive: the last one {reason}")
         self.handles[self.handles.index(worker)] = self._start(worker.device)
         return reason
@@ -269,16 +268,3 @@ def _start(process: BaseProcess) -> None:
         raise WorkersLost(
             f"a worker process cannot be started ({errors[0].strerror}): use fewer engine.workers"
         )
-
-
-def _end(process: BaseProcess) -> None:
-    """End a process whose connection is broken: it is about to end, or hangs while it does."""
-    process.join(5)
-    process.kill()
-    process.join()
-
-
-def _death(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"was killed by signal {-exitcode}"
-    return f"ended with exit code {exitcode}"

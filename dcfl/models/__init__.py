@@ -41,7 +41,7 @@ __all__ = [
     "build_model",
 ]
 
-NETWORKS: dict[str, type[CNN | ResNet8 | ResNet18 | SeriesCNN]] = {
+NETWORKS: dict[str, type[CNN | ResNet8 | ResNet18]] = {
     "cnn": CNN,
     "cnn1d": SeriesCNN,
     "resnet8": ResNet8,
@@ -149,9 +149,8 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, 0, 0, "initialisation"))
         least = size if isinstance(size, int) else min(size)
-        if settings.name in OWN_MODELS:
-            own = OWN_MODELS[settings.name].build(channels, size, classes)
-            return with_head(own, settings.head)
+        if own := OWN_MODELS.get(settings.name):
+            return with_head(own.build(channels, size, classes), settings.head)
         if not settings.built_in:
             network = library_model(settings.name, channels, least, classes)
             return with_head(network, settings.head)

@@ -65,7 +65,7 @@ def adapt(
         2410
     """
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"adapt takes a torch.nn.Module, not {_an(type(module).__name__)}")
+        raise ConfigError(f"adapt takes a torch.nn.Module, not {type(module).__name__}")
     if isinstance(module, FeatureModel):
         raise ConfigError(f"{type(module).__name__} is a FeatureModel already: use it as it is")
     model = AdaptedModel(module, embedding, tuple(stages))
@@ -99,7 +99,11 @@ class AdaptedModel(FeatureModel):
         _layer(module, self._embedding).register_forward_pre_hook(self._entering.enters)
         for name, tap in zip(stages, self._leaving, strict=True):
             _layer(module, name).register_forward_hook(tap.leaves)
-        _require_tensors_only(self, module)
+        state = self.state_dict()
+        others = [name for name, value in state.items() if not isinstance(value, Tensor)]
+        if others or state.keys() != module.state_dict().keys():
+            reason = f"{others[0]} is no tensor" if others else "the module changes its names"
+            raise ConfigError(f"{self._title} has a state dict that cannot be sent: {reason}")
 
     def add_side_head(self, head: str) -> None:
         require_head(head)
@@ -213,9 +217,8 @@ def _pooled(value: Tensor) -> Tensor:
 
 
 def _last_linear(module: nn.Module) -> str:
-    names: list[str] = [
-        name for name, layer in module.named_modules() if isinstance(layer, nn.Linear)
-    ]
+    layers = module.named_modules()
+    names: list[str] = [name for name, layer in layers if isinstance(layer, nn.Linear)]
     if not names:
         raise ConfigError(
             f"{type(module).__name__} has no linear layer: name the classifier's layer, "
@@ -232,15 +235,3 @@ def _layer(module: nn.Module, name: str) -> nn.Module:
         raise ConfigError(
             f"{type(module).__name__} has no layer {name!r}; its layers: {known}"
         ) from None
-
-
-def _require_tensors_only(model: FeatureModel, module: nn.Module) -> None:
-    state = model.state_dict()
-    others = [name for name, value in state.items() if not isinstance(value, Tensor)]
-    if others or state.keys() != module.state_dict().keys():
-        reason = f"{others[0]} is no tensor" if others else "the module changes its names"
-        raise ConfigError(f"{type(module).__name__} has a state dict that cannot be sent: {reason}")
-
-
-def _an(word: str) -> str:
-    return f"an {word}" if word[:1].lower() in "aeiou" else f"a {word}"

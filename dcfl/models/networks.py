@@ -47,11 +47,18 @@ class CNN(HeadedModel):
         first = width or 32
         widths = (channels, first, 2 * first, 4 * first)
         strides = (1 if size <= 16 else 2, 2, 2)
+        self.begin(channels, norm)
         self.convolutions = nn.ModuleList(
-            convolution(widths[i], widths[i + 1], strides[i]) for i in range(3)
+            self.convolution(widths[i], widths[i + 1], strides[i]) for i in range(3)
         )
         self.norms = nn.ModuleList(NORMS[norm](width) for width in widths[1:])
         self.add_heads(widths[-1], classes, head)
+
+    def begin(self, channels: int, norm: Norm) -> None:
+        """Make what comes before the first convolution."""
+
+    def convolution(self, inputs: int, outputs: int, stride: int) -> nn.Conv2d:
+        return convolution(inputs, outputs, stride)
 
     def forward(self, images: Tensor) -> Output:
         maps, stages = images, []
@@ -114,39 +121,17 @@ class MLP(HeadedModel):
         return self.classified(F.relu(before), (before,))
 
 
-class SeriesCNN(HeadedModel):
+class SeriesCNN(CNN):
     """For series [B, C, T]: normalised by its first layer, then three convolutions over time."""
 
-    stage_layers = CNN.stage_layers
-
-    def __init__(
-        self,
-        channels: int,
-        size: int,
-        classes: int,
-        norm: Norm = "batch",
-        head: str = "none",
-        width: int = 0,
-    ) -> None:
-        super().__init__()
-        first = width or 32
-        widths = (channels, first, 2 * first, 4 * first)
-        strides = (1 if size <= 16 else 2, 2, 2)
+    def begin(self, channels: int, norm: Norm) -> None:
         self.entry = nn.GroupNorm(1, channels) if norm == "group" else NORMS[norm](channels)
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(widths[i], widths[i + 1], (1, 7), (1, strides[i]), (0, 3), bias=False)
-            for i in range(3)
-        )
-        self.norms = nn.ModuleList(NORMS[norm](width) for width in widths[1:])
-        self.add_heads(widths[-1], classes, head)
+
+    def convolution(self, inputs: int, outputs: int, stride: int) -> nn.Conv2d:
+        return nn.Conv2d(inputs, outputs, (1, 7), (1, stride), (0, 3), bias=False)
 
     def forward(self, images: Tensor) -> Output:
-        maps, stages = self.entry(images[:, :, None]), []  # images of one row
-        for convolve, normalise in zip(self.convolutions, self.norms, strict=True):
-            before = normalise(convolve(maps))
-            stages.append(before.mean(dim=(2, 3)))
-            maps = F.relu(before)
-        return self.classified(maps.mean(dim=(2, 3)), stages)
+        return super().forward(self.entry(images[:, :, None]))  # images of one row
 
 
 class TokenBlock(nn.Module):

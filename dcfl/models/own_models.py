@@ -24,16 +24,8 @@ from dcfl.models.output import FeatureModel
 from dcfl.system.own_files import OwnFile, run_file
 from dcfl.system.wording import install_command, one_line
 
-BUILT_IN = (  # names that are taken
-    "cnn",
-    "lenet",
-    "resnet8",
-    "resnet18",
-    "linear",
-    "mlp",
-    "cnn1d",
-    "transformer",
-)
+# Names that are taken.
+BUILT_IN = ("cnn", "lenet", "resnet8", "resnet18", "linear", "mlp", "cnn1d", "transformer")
 SHAPE = ("channels", "size", "classes")  # what a network is built for
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 

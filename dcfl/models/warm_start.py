@@ -8,19 +8,19 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from dcfl.errors import CheckpointError, ConfigError
 from dcfl.messages import Tensors
 from dcfl.models.parts import require_parts, within
 from dcfl.system.storage import strict_json
 from dcfl.system.tensor_files import read_stored
+from dcfl.system.wording import some
 from dcfl.tensors import checksum, load, not_finite
 
 MODEL = "model.safetensors"  # in the folder of a run that has finished
 DESCRIPTION = "dcfl"  # in the metadata of a run's model
 TORCHS_OWN = (".pt", ".pth", ".bin", ".ckpt")
-SHOWN = 3  # names in a message
 
 
 def weights_path(weights: str) -> Path:
@@ -72,16 +72,14 @@ def warm_start(model: nn.Module, weights: str, skipped: Sequence[str] = ()) -> N
     # A part may be the file's alone, such as a head that the model has not.
     unknown = [part for part in skipped if not any(within(name, [part]) for name in stored)]
     require_parts(model, unknown, "model.weights_skip")
-    wanted = _without(model.state_dict(), skipped)
-    given = _without(stored, skipped)
+    wanted, given = (
+        {name: tensor for name, tensor in tensors.items() if not within(name, skipped)}
+        for tensors in (model.state_dict(), stored)
+    )
     _require_same(path, given, wanted)
     if odd := not_finite(given):
         raise ConfigError(f"model.weights: {path}: {odd} is not finite")
     load(model, given, model.state_dict().keys() - given.keys())
-
-
-def _without(tensors: Tensors, parts: Sequence[str]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not within(name, parts)}
 
 
 def _require_same(path: Path, given: Tensors, wanted: Tensors) -> None:
@@ -96,20 +94,15 @@ def _require_same(path: Path, given: Tensors, wanted: Tensors) -> None:
         for name, tensor in wanted.items()
         if name in given and given[name].is_floating_point() != tensor.is_floating_point()
     ]
+    lacking = [name for name in wanted if name not in given]
+    unknown = [name for name in given if name not in wanted]
     problems = [
-        _listed("it lacks", [name for name in wanted if name not in given]),
-        _listed("the model has no", [name for name in given if name not in wanted]),
-        _listed("", [*shapes, *kinds]),
+        f"it lacks {some(lacking, 3, 300)}" if lacking else "",
+        f"the model has no {some(unknown, 3, 300)}" if unknown else "",
+        some([*shapes, *kinds], 3, 300),
     ]
     if found := "; ".join(problem for problem in problems if problem):
         raise ConfigError(
             f"model.weights: {path} does not fit the model: {found}. model.weights_skip names "
             f'parts to leave as they are, such as ["classifier"]'
         )
-
-
-def _listed(what: str, names: Sequence[str]) -> str:
-    if not names:
-        return ""
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{what} {', '.join(names[:SHOWN])}{more}".strip()

@@ -47,16 +47,12 @@ def memory_of(pid: int) -> int:
         family = [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return 0
-    return sum(map(_own_share, family))
-
-
-def _own_share(process: psutil.Process) -> int:
-    try:
-        memory = process.memory_full_info()
-    except psutil.Error:  # it has just exited, or is another user's
-        return 0
-    share: int = getattr(memory, "pss", memory.uss)  # uss: all that ends with the process
-    return share
+    total = 0
+    for one in family:
+        with suppress(psutil.Error):  # it has just exited, or is another user's
+            memory = one.memory_full_info()
+            total += getattr(memory, "pss", memory.uss)  # uss: all that ends with the process
+    return total
 
 
 def anonymous_bytes() -> int:

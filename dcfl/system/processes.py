@@ -101,7 +101,8 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
     with handlers_put_back():
         for number in ENDING:
-            if number != getattr(signal, "SIGHUP", None) or not _ignored(number):  # nohup's wish
+            ignored = signal.getsignal(number) == signal.SIG_IGN
+            if number != getattr(signal, "SIGHUP", None) or not ignored:  # nohup's wish
                 signal.signal(number, heard)
         try:
             yield
@@ -139,10 +140,6 @@ def signals_held_back() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _ignored(number: int) -> bool:
-    return signal.getsignal(number) == signal.SIG_IGN
 
 
 @contextmanager

@@ -34,13 +34,9 @@ def storage(path: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT) or "No space left" in reason:
-            reason = f"{reason}; {_free(path)} free"
+            folder = next(above for above in path.absolute().parents if above.is_dir())
+            reason = f"{reason}; {shutil.disk_usage(folder).free / 1e6:,.1f} MB free"
         raise StorageError(f"{path}: cannot be written ({reason})") from error
-
-
-def _free(path: Path) -> str:
-    existing = next(folder for folder in path.absolute().parents if folder.is_dir())
-    return f"{shutil.disk_usage(existing).free / 1e6:,.1f} MB"
 
 
 @contextmanager
@@ -60,7 +56,7 @@ def replacing(path: Path, durable: bool = False, private: bool = False) -> Itera
             if stat.S_IMODE(partial.stat().st_mode) != mode:
                 partial.chmod(mode)
             if durable:
-                _sync(partial)
+                sync(partial)
             os.replace(partial, path)
             if durable:
                 sync_folder(path.parent)
@@ -92,7 +88,7 @@ def private_folder(path: Path) -> None:
         path.chmod(mode & PRIVATE_FOLDER)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -103,7 +99,7 @@ def _sync(path: Path) -> None:
 def sync_folder(path: Path) -> None:
     """So that the file's new name is on the disk too. Windows cannot open folders."""
     if os.name != "nt":
-        _sync(path)
+        sync(path)
 
 
 def write_whole(path: Path, text: str, durable: bool = False, private: bool = False) -> None:

@@ -49,7 +49,11 @@ class _Forgiving(io.FileIO):
 def forgiving_streams() -> Iterator[None]:
     """Standard error never fails; standard output fails when the disk is full, but not when its
     reader has gone. Neither fails for characters that it cannot show."""
-    _open_closed_ones()
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed: the next file to be opened would receive the messages
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     before = sys.stdout, sys.stderr
     sys.stdout = _forgiving(sys.stdout, STDOUT, BrokenPipeError)
     sys.stderr = _forgiving(sys.stderr, STDERR, OSError)
@@ -59,15 +63,6 @@ def forgiving_streams() -> Iterator[None]:
         with suppress(OSError):
             sys.stdout.flush()
         sys.stdout, sys.stderr = before
-
-
-def _open_closed_ones() -> None:
-    """Otherwise the next file to be opened would receive the messages."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
 
 
 def _forgiving(stream: TextIO | None, descriptor: int, forgiven: type[OSError]) -> TextIO:

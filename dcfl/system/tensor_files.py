@@ -62,9 +62,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
         stored_tensors = canonical(stored) if "layout" in metadata else from_rows(stored)
         tensors = {name: stored_tensors[name] for name in json.loads(metadata["names"])}
         text = metadata["text"]
-        whole = len(tensors) == len(stored_tensors) and metadata["checksum"] == checksum(
-            tensors, text
-        )
+        same = metadata["checksum"] == checksum(tensors, text)
+        whole = same and len(tensors) == len(stored_tensors)
     except UNREADABLE as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__})") from error
     if not whole:

@@ -33,6 +33,13 @@ def printable(text: object, longest: int = MAX_CHARACTERS) -> str:
     return f"{shown[: longest - tail - 1]}…{shown[-tail:]}"
 
 
+def some(names: Iterable[object], most: int = 5, longest: int = 40) -> str:
+    """The first of perhaps thousands of names: `a, b and 3 more`."""
+    names = list(names)
+    shown = ", ".join(printable(name, longest) for name in names[:most])
+    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
 def one_line(message: object) -> str:
     """Other libraries' messages may span several lines."""
     return " ".join(str(message).split())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,14 +13,15 @@ from dcfl.errors import ConfigError, DCFLError
 from dcfl.messages import Tensors
 from dcfl.methods import Method
 from dcfl.methods.loading import load_methods, methods_in
-from dcfl.models import FeatureModel, ModelSettings
+from dcfl.models import ModelSettings
 from dcfl.models.layers import Norm
 from dcfl.models.own_models import BUILT_IN, model_in, register_model
+from dcfl.models.parts import personal_and_rest
 from dcfl.system.own_files import run_file
 from dcfl.system.processes import Terminated
 from dcfl.system.wording import described
-from dcfl.tensors import snapshot, subtract
-from dcfl.testing.model_properties import MODEL_PROPERTIES, Network
+from dcfl.tensors import snapshot, subtract, together
+from dcfl.testing.model_properties import MODEL_PROPERTIES, Network, gradients_of
 from dcfl.testing.properties import PROPERTIES, client_in_float64
 from dcfl.testing.toys import Broken, NotOffered, toy_model, toy_server, two_rounds
 
@@ -101,40 +102,65 @@ def check_against(name: str, path: Path, norm: Norm = "batch") -> dict[str, list
 
 
 def _beside(ours: Method, theirs: Method, norm: Norm) -> list[Verdict]:
-    """The gradient of a client in its second round, in float64 and at the same weights, and where
-    the server is after two rounds. Losses may differ by a constant, and are told."""
+    """The gradients of a client in its second round, in float64 and at the same weights, and where
+    the server and the clients' own models are after two rounds. Losses may differ by a constant,
+    and are told."""
     at, batch = client_in_float64(ours, norm)
     own, _ = client_in_float64(theirs, norm)
     own.model.load_state_dict(at.model.state_dict())
-    own.received = at.received
-    losses, gradients = [], []
+    own.received, own.own = at.received, at.own
+    losses, gradients, own_gradients = [], [], []
     for method, client in ((theirs, own), (ours, at)):
         loss = method.gradient(client, method.objective(client), batch)
         losses.append(loss.item())
-        gradients.append({n: live.grad for n, live in client.trainable() if live.grad is not None})
-    start = snapshot(toy_model(norm))
-    moved = [subtract(_after_two_rounds(method, norm), start) for method in (theirs, ours)]
-    return [
+        gradients.append(gradients_of(client.model))
+        if method.overrides("own_objective"):
+            method.own_objective(client)(batch).backward()  # type: ignore[no-untyped-call]
+            own_gradients.append(gradients_of(client.own_model))
+    server, clients = zip(
+        *(_moved_in_two_rounds(method, norm) for method in (theirs, ours)), strict=True
+    )
+    compare = partial(_as_of, ours.name)
+    verdicts = [
         Verdict("loss", True, f"{losses[0]:.6g}, and {losses[1]:.6g} of {ours.name}"),
-        _as_of(ours.name, "gradient", gradients[0], gradients[1], 1e-6),
-        _as_of(ours.name, "the server's path in two rounds", moved[0], moved[1], 1e-3),  # float32
+        compare("gradient", gradients, 1e-6),
+        compare("the server's path in two rounds", server, 1e-3),  # float32
     ]
+    if len(own_gradients) == 2:
+        verdicts.append(compare("gradient of a client's own model", own_gradients, 1e-6))
+    if any(clients):
+        verdicts.append(compare("the clients' own models after two rounds", clients, 1e-3))
+    return verdicts
 
 
-def _after_two_rounds(method: Method, norm: Norm) -> Tensors:
+def _moved_in_two_rounds(method: Method, norm: Norm) -> tuple[Tensors, Tensors]:
+    """How far the server's model has come, and those of the clients' own, if they have some."""
     rounds, model = two_rounds(method, norm), toy_model(norm)
-    server = toy_server(method, model, len(rounds.second))
+    server, start = toy_server(method, model, len(rounds.second)), snapshot(model)
     updates = [reply.update for reply in rounds.second]
-    return server.aggregate(rounds.state, server.broadcast(rounds.state), updates)[0].weights
+    state, _ = server.aggregate(rounds.state, server.broadcast(rounds.state), updates)
+    owns = {
+        f"{reply.update.client}": {
+            name: tensor - start[name]
+            for name, tensor in personal_and_rest(reply.memory)[0].items()
+        }
+        for reply in rounds.second
+        if method.has_own_model
+    }
+    return subtract(state.weights, start), together(**owns)
 
 
-def _as_of(name: str, what: str, theirs: Tensors, ours: Tensors, tolerance: float) -> Verdict:
+def _as_of(name: str, what: str, found: Sequence[Tensors], tolerance: float) -> Verdict:
+    """`found`: theirs and ours."""
+    (theirs, ours), property = found, f"{what} as of {name}"
+    if odd := sorted(theirs.keys() ^ ours.keys()):
+        return Verdict(property, False, f"only one of the two has {odd[0]}")
     length, apart = (
         sum(float(tensor.double().square().sum()) for tensor in tensors.values()) ** 0.5
         for tensors in (ours, subtract(theirs, ours))
     )
-    detail = f"{apart / length:.2g} apart, relative to its length" if apart else ""
-    return Verdict(f"{what} as of {name}", apart <= tolerance * length, detail)
+    detail = f"{apart / (length or 1.0):.2g} apart, relative to its length" if apart else ""
+    return Verdict(property, apart <= tolerance * length, detail)
 
 
 def check_method(method: type[Method], norm: Norm = "batch") -> list[Verdict]:
@@ -145,15 +171,15 @@ def check_method(method: type[Method], norm: Norm = "batch") -> list[Verdict]:
 def check_model(network: Network) -> list[Verdict]:
     """Check every property of a network up to the first crash, or say only why it cannot be
     built."""
-    built = _verdict("can be built", lambda: _sized(network.build()))
+
+    def size() -> str:
+        return f"{sum(live.numel() for live in network.build().parameters()):,} parameters"
+
+    built = _verdict("can be built", size)
     if not built.holds:
         return [built]
     checks = {name: partial(check, network) for name, check in MODEL_PROPERTIES.items()}
     return [built, *_verdicts(checks)]
-
-
-def _sized(model: FeatureModel) -> str:
-    return f"{sum(parameter.numel() for parameter in model.parameters()):,} parameters"
 
 
 def _verdicts(checks: Mapping[str, Callable[[], str | None]]) -> list[Verdict]:
@@ -172,8 +198,11 @@ def _verdict(name: str, check: Callable[[], str | None]) -> Verdict:
         remark = check()
     except NotOffered as reason:
         return Verdict(name, True, str(reason), offered=False)
-    except (Broken, DCFLError) as broken:
+    except Broken as broken:
         return Verdict(name, False, str(broken))
+    except DCFLError as error:  # some only put into words what the user's own code raised
+        foreign = not isinstance(error.__cause__, DCFLError | None)
+        return Verdict(name, False, str(error), crashed=foreign)
     except Terminated:
         raise
     except (Exception, SystemExit) as error:  # what raises, or exits, fails the check

@@ -18,6 +18,7 @@ from dcfl.local_training import LocalTraining, train_client
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import FeatureModel, ModelSettings, Output, build_model
+from dcfl.system.wording import some
 from dcfl.tensors import as_rows, from_rows, sha256, snapshot
 from dcfl.testing.toys import Broken
 
@@ -72,6 +73,10 @@ def _stepped(network: Network, model: FeatureModel, count: int = 6) -> Output:
     return output
 
 
+def gradients_of(model: FeatureModel) -> dict[str, Tensor]:
+    return {name: live.grad for name, live in model.named_parameters() if live.grad is not None}
+
+
 def gives_what_methods_need(network: Network) -> str:
     model = network.build()
     for count in (1, 2, 5):
@@ -105,11 +110,7 @@ def repeatable(network: Network) -> None:
         raise Broken("built twice with one seed, its weights differ: draw them from torch alone")
     for model in (one, other):
         _stepped(network, model)
-    gradients = [
-        {name: live.grad for name, live in model.named_parameters() if live.grad is not None}
-        for model in (one, other)
-    ]
-    if sha256(gradients[0]) != sha256(gradients[1]):
+    if sha256(gradients_of(one)) != sha256(gradients_of(other)):
         raise Broken("two equal steps gave different gradients: something random is not torch's")
 
 
@@ -120,8 +121,7 @@ def gradients_reach_every_parameter(network: Network) -> str | None:
         name for name, live in model.named_parameters() if live.requires_grad and live.grad is None
     ]
     if missed:
-        more = f" and {len(missed) - 1} more" if len(missed) > 1 else ""
-        raise Broken(f"{missed[0]}{more} got no gradient: the logits do not depend on it")
+        raise Broken(f"{some(missed, 1, 300)} got no gradient: the logits do not depend on it")
     if not output.embedding.requires_grad:
         raise Broken("the embedding is cut off from the graph: terms on it would train nothing")
     still = sum(not live.requires_grad for live in model.parameters())
@@ -195,13 +195,8 @@ def copies_are_independent(network: Network) -> None:
 
 def trains_with_every_kind_of_method(network: Network) -> None:
     """One client trains a round without contrast, with prototypes, stages, an earlier model."""
-    pixels = torch.randint(
-        0,
-        256,
-        (12, network.size, network.size, network.channels),
-        generator=torch.Generator().manual_seed(0),
-        dtype=torch.uint8,
-    )
+    shape, generator = (12, network.size, network.size, network.channels), torch.Generator()
+    pixels = torch.randint(0, 256, shape, generator=generator.manual_seed(0), dtype=torch.uint8)
     grey = (0.5,) * network.channels
     preparation = Preparation(grey, (0.25,) * network.channels, Augmentation(flip=True))
     data = ClientData(Images(pixels, network.labels(12)), network.classes, preparation)

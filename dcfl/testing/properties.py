@@ -111,14 +111,9 @@ def _uploads_of_neighbours(method: Method, norm: Norm) -> Iterator[dict[str, Ten
             for factor in (0.0, 1e-3, 1.0, 1e9, *([-1.0, -1e9] if mixed_signs else [])):
                 scaled = {name: tensor.double() * factor for name, tensor in upload.items()}
                 yield scaled
-                for first in (0, 1):
-                    yield {name: _every_second(tensor, first) for name, tensor in scaled.items()}
-
-
-def _every_second(tensor: Tensor, first: int) -> Tensor:
-    """The tensor with zeros in the places between."""
-    flat = tensor.flatten()
-    return flat.where(torch.arange(len(flat)) % 2 == first, 0.0).view_as(tensor)
+                for first in (0, 1):  # with zeros in every second place
+                    places = {n: torch.arange(t.numel()).view(t.shape) for n, t in scaled.items()}
+                    yield {n: t.where(places[n] % 2 == first, 0.0) for n, t in scaled.items()}
 
 
 def _require_private(method: Method) -> None:

@@ -1,6 +1,4 @@
-import json
 import os
-import shutil
 import threading
 import time
 import warnings
@@ -11,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from dcfl.data import cache
 from dcfl.data.cache import cache_folder, cached
@@ -34,6 +33,21 @@ def arrays(seed: int = 0) -> Arrays:
 
 def same(one: Arrays, other: Arrays) -> bool:
     return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(Arrays))
+
+
+def mapped(pixels: np.ndarray, entry: Path) -> bool:
+    """Whether they are in memory that the system shares with the file."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return True
+    here = pixels.__array_interface__["data"][0]
+    return any(
+        int(start, 16) <= here < int(end, 16) and name == str(entry)
+        for (start, end), name in (
+            (line.split()[0].split("-"), line.split(maxsplit=5)[-1])
+            for line in maps.read_text().splitlines()
+        )
+    )
 
 
 class Reader:
@@ -85,8 +99,8 @@ def test_decoded_once_and_mapped_and_writes_stay_private(
     for _ in range(3):
         found = place.read()
         assert same(found, made())
-        assert isinstance(found.train_pixels, np.memmap)
-        assert isinstance(found.test_pixels, np.memmap)
+        assert mapped(found.train_pixels, place.entries()[0])
+        assert mapped(found.test_pixels, place.entries()[0])
         assert found.train_labels.dtype == np.int64
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -170,35 +184,28 @@ def overwrite(path: Path, offset: int, data: bytes = b"\x55\xaa\x55") -> None:
         stream.write(data)
 
 
-def change_manifest(entry: Path) -> None:
-    manifest = json.loads((entry / "manifest.json").read_text())
-    manifest["body"]["class_names"][0] = "asp"
-    (entry / "manifest.json").write_text(json.dumps(manifest))
-
-
-def empty(entry: Path) -> None:
-    shutil.rmtree(entry)
-    entry.mkdir()
+def change_metadata(entry: Path) -> None:
+    entry.write_bytes(entry.read_bytes().replace(b"ant", b"asp"))
 
 
 def in_the_way(entry: Path) -> None:
-    shutil.rmtree(entry)
-    entry.write_text("in the way")
+    entry.unlink()
+    (entry / "in the way").mkdir(parents=True)
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "a label": lambda entry: overwrite(entry / "train_labels.npy", 900),
-    "a site": lambda entry: overwrite(entry / "site_offsets.npy", -16, b"\x07"),
-    "one pixel": lambda entry: overwrite(entry / "train_pixels.npy", 77_777, b"\x55"),
-    "truncated pixels": lambda entry: os.truncate(entry / "train_pixels.npy", 200_000),
-    "more pixels": lambda entry: overwrite(entry / "train_pixels.npy", PIXELS + 128, b"more"),
-    "a header": lambda entry: overwrite(entry / "train_pixels.npy", 12),
-    "a missing file": lambda entry: (entry / "test_labels.npy").unlink(),
-    "no manifest": lambda entry: (entry / "manifest.json").unlink(),
-    "other JSON": lambda entry: (entry / "manifest.json").write_text("[1]"),
-    "a name": change_manifest,
-    "an empty folder": empty,
-    "a file": in_the_way,
+    "one pixel": lambda entry: overwrite(entry, 77_777, b"\x55"),
+    "the last bytes": lambda entry: overwrite(entry, -16, b"\x07"),
+    "truncated": lambda entry: os.truncate(entry, 200_000),
+    "longer": lambda entry: entry.write_bytes(entry.read_bytes() + b"more"),
+    "its length of the header": lambda entry: overwrite(entry, 0, b"\xff" * 8),
+    "its header": lambda entry: overwrite(entry, 12),
+    "an array by another name": lambda entry: entry.write_bytes(
+        entry.read_bytes().replace(b"test_labels", b"test_labelz")
+    ),
+    "no bytes": lambda entry: entry.write_bytes(b""),
+    "a name": change_metadata,
+    "a folder": in_the_way,
 }
 
 
@@ -211,7 +218,7 @@ def test_a_damaged_cache_is_rebuilt_without_a_word(place: Place, name: str) -> N
         warnings.simplefilter("error")
         found = place.read()
         assert same(found, arrays())
-        assert isinstance(found.train_pixels, np.memmap)
+        assert mapped(found.train_pixels, entry)
         assert same(place.read(), arrays())
     assert place.reader.calls == 2
     assert place.entries() == [entry]
@@ -231,11 +238,15 @@ def refuse(*args: object, **kwargs: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("step", ["_to_disk", "_publish"])
+def refuse_to_save(*args: object, **kwargs: object) -> None:
+    raise SafetensorError("I/O error: No space left on device")
+
+
+@pytest.mark.parametrize("step", [("sync", refuse), ("save_file", refuse_to_save)])
 def test_a_full_disk_costs_only_the_cache(
-    place: Place, monkeypatch: pytest.MonkeyPatch, step: str
+    place: Place, monkeypatch: pytest.MonkeyPatch, step: tuple[str, Callable[..., None]]
 ) -> None:
-    monkeypatch.setattr(cache, step, refuse)
+    monkeypatch.setattr(cache, *step)
     with pytest.warns(UserWarning, match="No space left on device") as caught:
         found = place.read()
     assert len(caught) == 1
@@ -259,14 +270,15 @@ def test_threads_racing(place: Place) -> None:
     for thread in threads:
         thread.join()
     assert len(found) == 4
-    assert all(same(one, arrays()) and isinstance(one.train_pixels, np.memmap) for one in found)
-    assert len(place.entries()) == 1
+    assert all(same(one, arrays()) for one in found)
+    (entry,) = place.entries()
+    assert mapped(place.read().train_pixels, entry)
 
 
 def test_the_loser_of_a_race_over_a_damaged_entry_replaces_it(place: Place) -> None:
     place.read()
     (entry,) = place.entries()
-    overwrite(entry / "train_labels.npy", 900)
+    overwrite(entry, 77_777)
 
     def meanwhile() -> Arrays:
         other = Reader()
@@ -280,9 +292,9 @@ def test_the_loser_of_a_race_over_a_damaged_entry_replaces_it(place: Place) -> N
 
 def test_what_killed_processes_left_is_swept_up(place: Place) -> None:
     old, new = place.cache / f"{cache.PARTIAL}1-a", place.cache / f"{cache.PARTIAL}2-b"
-    for folder in (old, new):
-        folder.mkdir(parents=True)
-        (folder / "train_pixels.npy").write_bytes(b"half")
+    place.cache.mkdir(mode=0o700)
+    for file in (old, new):
+        file.write_bytes(b"half")
     os.utime(old, (time.time() - 7200,) * 2)
     place.read()
     assert not old.exists()

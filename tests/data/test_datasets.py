@@ -182,6 +182,6 @@ def test_a_data_set_is_printed_in_five_lines() -> None:
         "Dataset digits",
         "  train    1,442 of [8, 8, 1]",
         "  test     355",
-        "  classes  10: 0, 1, 2, 3, 4, ...",
+        "  classes  10: 0, 1, 2, 3, 4 and 5 more",
         "  clients  as data.partition says",
     ]

@@ -98,6 +98,22 @@ def test_eighteen_new_patients_move_nobody() -> None:
     assert {*test} <= {*more_test}
 
 
+def test_a_second_picture_of_one_patient_moves_nobody(tmp_path: Path) -> None:
+    """Until it came, every patient had one picture."""
+    for number in range(60):
+        save(tmp_path / "ab"[number % 2] / f"p{number:02}" / "1.png", 3 * number)
+    before = load(tmp_path)
+    save(tmp_path / "a" / "p00" / "2.png", 1)
+    after = load(tmp_path)
+    old, new = (set(found.train.pixels[:, 0, 0, 0].tolist()) for found in (before, after))
+    assert new - old <= {1}
+    assert old <= new
+    kept_back = [found.holding_out(0.2, seed=0).test.pixels for found in (before, after)]
+    held, held_after = (set(pixels[:, 0, 0, 0].tolist()) for pixels in kept_back)
+    assert held_after - held <= {1}
+    assert held <= held_after
+
+
 def test_the_side_does_not_depend_on_where_the_folder_lies(tmp_path: Path) -> None:
     """Pictures without a patient among others with one, too."""
     sides = []

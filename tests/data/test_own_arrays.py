@@ -1,5 +1,6 @@
 """Data sets from what users have in memory, in one line."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,12 +83,13 @@ def test_each_site_gives_the_share(drawn: list[tuple[int, int]], share: float) -
     tested = found.test.pixels.numpy().ravel()
     for site in (0, 1):
         own = np.flatnonzero(sites == site)
-        assert np.isin(own, tested).sum() == min(max(round(share * len(own)), 1), len(own) - 3)
+        count = min(max(round(share * len(own)), 1), len(own) - 3)
+        assert np.isin(own, tested).sum() == count
         for label in range(3):  # one remains to train on, and no class gives much more than others
             of_class = own[labels[own] == label]
             held = np.isin(of_class, tested).sum()
             assert held < len(of_class)
-            assert held <= share * len(own) * len(of_class) / (len(own) - 3) + 1
+            assert held <= count * len(of_class) / (len(own) - 3) + 1
     assert found.partition is not None
     rows = found.train.pixels.ravel().numpy()
     for name, part in zip(found.site_names, map(found.partition.of, (0, 1)), strict=True):
@@ -223,6 +225,25 @@ def test_a_file_with_a_label_and_a_client_column(tmp_path: Any) -> None:
     assert by_role.group_count
 
 
+def test_a_parquet_file(tmp_path: Any) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    table = pandas.DataFrame(SERIES[:, 0], columns=[f"x{n}" for n in range(9)])
+    table["site"], table["label"] = ["north", "south"] * 10, LABELS
+    table.to_parquet(tmp_path / "all.parquet")
+    found = Dataset.of(tmp_path / "all.parquet", test=tmp_path / "all.parquet")
+    assert (found.shape, found.site_names) == ((9,), ("north", "south"))
+    torch.testing.assert_close(found.test.pixels, torch.from_numpy(SERIES[:, 0]))
+
+
+def test_a_parquet_file_without_a_reader(tmp_path: Any, monkeypatch: Any) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "all.parquet").touch()
+    with pytest.raises(ConfigError, match="reading it needs pyarrow: pip install pyarrow"):
+        Dataset.of(tmp_path / "all.parquet")
+
+
 def test_saved_and_read_again(tmp_path: Any) -> None:
     sites, patients = ["a", "b"] * 10, [f"p{n // 2}" for n in range(20)]
     sets = [Dataset.of(KINDS[kind][0], LABELS) for kind in KINDS]
@@ -279,7 +300,11 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "gaps": ({"labels": LABELS * 2}, DatasetCorrupt, "1 is not among them"),
     "one number each": ({"inputs": np.arange(20)}, DatasetCorrupt, "one array for each"),
-    "negative integers": ({"inputs": -np.ones((20, 4), int)}, DatasetCorrupt, "between 0 and"),
+    "negative integers": (
+        {"inputs": -np.ones((20, 4), int)},
+        DatasetCorrupt,
+        r"are token ids, .* as \.astype\(float\) makes them",
+    ),
     "text": ({"inputs": [["a", "b"]] * 20}, DatasetCorrupt, "numbers are needed"),
     "no file": ({"inputs": "nowhere.csv"}, DatasetMissing, "no such file"),
     "bytes as int64": ({"inputs": COLOUR.astype(int)}, DatasetCorrupt, "not int64"),

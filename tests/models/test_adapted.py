@@ -253,7 +253,7 @@ class Auxiliary(nn.Module):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: adapt(3), "adapt takes a torch.nn.Module, not an int"),  # type: ignore[arg-type]
+        (lambda: adapt(3), "adapt takes a torch.nn.Module, not int"),  # type: ignore[arg-type]
         (lambda: adapt(CNN(1, 8, 10)), "CNN is a FeatureModel already"),
         (lambda: adapt(nn.Conv2d(1, 10, 3)), "Conv2d has no linear layer: name"),
         (lambda: adapt(Plain(), "fc"), "no layer 'fc'; its layers: convolutions, norms, class"),

@@ -29,6 +29,7 @@ def cli(cli: Call) -> Iterator[Call]:
     Path("list.toml").write_text("[[data]]\nclients = 3\n")
     Path("deep.toml").write_text(f"[data]\nclients = {'[' * 3000}{']' * 3000}\n")
     Path("digits.toml").write_text(f"[data]\nclients = {'1' * 5000}\n")
+    Path("hexadecimal.toml").write_text(f"[data]\nclients = 0x{'f' * 5000}\n")
     Path("code.toml").write_text('[method]\nname = "os:system"\n')
     Path("damaged/sub").mkdir(parents=True)
     Path("damaged/config.toml").write_text("[data\n")
@@ -75,8 +76,11 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     (("run", "twice.toml"), 2, "not valid TOML"),
     (("run", "flat.toml"), 2, "must stand in a table"),
     (("run", "list.toml"), 2, "must stand in a table"),
-    (("run", "deep.toml"), 2, "deep.toml"),
-    (("run", "digits.toml"), 2, "digits.toml"),
+    (("run", "deep.toml"), 2, "deep.toml: not valid TOML: lists and tables nested too deeply"),
+    (("run", "digits.toml"), 2, "digits.toml: not valid TOML: a whole number with more digits"),
+    (("run", "hexadecimal.toml"), 2, "not valid TOML: a whole number with more digits than any"),
+    (("run", "data.dataset=all.csv"), 2, "dcfl.Dataset.of('all.csv', labels='COLUMN').save"),
+    (("run", "data.dataset=sub/all.parquet"), 2, "then data.dataset=npz:all.npz"),
     (("run", "code.toml"), 2, "no method 'os:system'"),
     (("run", "broken.toml", "twice.toml"), 2, "one config file at a time"),
     ((*RUN, "--out", "file"), 2, "not a folder"),

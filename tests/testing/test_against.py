@@ -46,6 +46,60 @@ class Slower(dcfl.Method):
 """
 
 
+DITTO = """
+import torch.nn.functional as F
+from typing import ClassVar
+
+@dataclass(frozen=True)
+class Mine(dcfl.Method):
+    neutral: ClassVar = None
+
+    def own_objective(self, client):
+        own = client.own_model
+
+        def loss(batch):
+            gaps = [own.get_parameter(n) - client.received[n] for n, _ in client.trainable()]
+            apart = torch.cat([gap.flatten() for gap in gaps])
+            return F.cross_entropy(own(batch.images).logits, batch.labels) + PULL
+
+        return loss
+"""
+
+
+@pytest.mark.parametrize(
+    ("pull", "sound"), [("0.9 * apart.norm()", False), ("0.05 * apart @ apart", True)]
+)
+def test_the_clients_own_models_are_compared(pull: str, sound: bool, tmp_path: Path) -> None:
+    """The shared model is FedAvg's in both, whatever pulls the own ones towards it."""
+    file = tmp_path / "mine.py"
+    file.write_text(HEAD + DITTO.replace("PULL", pull))
+    (verdicts,) = check_against("ditto", file).values()
+    assert [verdict.holds for verdict in verdicts] == [True, True, True, sound, sound]
+    assert all("own model" in verdict.property for verdict in verdicts[3:])
+
+
+def test_a_method_without_own_models_is_no_ditto(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(HEAD + SLOWER)
+    (verdicts,) = check_against("ditto", file).values()
+    assert not verdicts[-1].holds
+    assert "only one of the two has 0/" in verdicts[-1].detail
+
+
+def test_own_weights_are_compared(tmp_path: Path) -> None:
+    """Of pFedMe they are not a matter of an objective."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from dataclasses import dataclass\nfrom typing import ClassVar\n"
+        "from dcfl.methods.personal.pfedme import PFedMe\n"
+        "@dataclass(frozen=True)\nclass Mine(PFedMe):\n    name: ClassVar = 'mine'\n"
+        "    def own_weights(self, client):\n"
+        "        return {n: 1.1 * t for n, t in super().own_weights(client).items()}\n"
+    )
+    (verdicts,) = check_against("pfedme", file).values()
+    assert [verdict.holds for verdict in verdicts] == [True, True, True, False]
+
+
 def test_the_same_method_written_otherwise_is_the_same(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(HEAD + BY_ITS_GRADIENT)

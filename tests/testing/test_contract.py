@@ -419,6 +419,21 @@ def test_a_crash_is_said_once_with_the_line_that_is_the_users_own() -> None:
     assert verdict.detail.endswith(f"(test_contract.py:{line})")
 
 
+def test_a_crash_that_comes_as_a_refusal_is_said_once_too() -> None:
+    @dataclass(frozen=True)
+    class ForOne(Method):
+        neutral: ClassVar = None
+
+        def shared_for(self, shared: Tensors, client: int) -> Tensors:
+            raise KeyError("centre")
+
+    verdicts = check_method(ForOne)
+    broken = [verdict for verdict in verdicts if not verdict.holds]
+    assert broken == verdicts[-1:]
+    assert broken[0].crashed
+    assert "shared_for raised KeyError: 'centre'" in broken[0].detail
+
+
 def test_a_late_crash_leaves_the_verdicts_before_it() -> None:
     class Late(Method):
         def objective(self, client: Client) -> Objective:

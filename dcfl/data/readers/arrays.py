@@ -76,7 +76,10 @@ def as_given(where: str, values: NDArray[Any]) -> NDArray[np.float32] | NDArray[
     if values.dtype.kind not in "iub":
         raise DatasetCorrupt(f"{where}: numbers are needed, not {values.dtype}")
     if values.size == 0 or not 0 <= int(values.min()) <= int(values.max()) < 2**31 - 1:
-        raise DatasetCorrupt(f"{where}: integers must lie between 0 and 2**31; or give floats")
+        raise DatasetCorrupt(
+            f"{where}: integers are token ids, from 0 to 2**31: give a table of numbers as floats, "
+            f"as .astype(float) makes them"
+        )
     return np.ascontiguousarray(values, np.int32)
 
 

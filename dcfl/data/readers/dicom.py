@@ -99,7 +99,10 @@ def _grey(
     levels: NDArray[np.integer[Any]], header: Dataset, window: GreyRange | None
 ) -> NDArray[np.uint8]:
     slope, intercept = _rescaling(header)
-    shown = window or _own_window(header) or _rescaled_full_range(header, slope, intercept)
+    shown = window or _own_window(header)
+    if shown is None:
+        stored = full_range(header.BitsStored, signed=header.PixelRepresentation == 1)
+        shown = GreyRange(*sorted(level * slope + intercept for level in stored))
     shades = to_8_bits(levels * slope + intercept, shown)
     return 255 - shades if header.PhotometricInterpretation == "MONOCHROME1" else shades
 
@@ -127,12 +130,6 @@ def _own_window(header: Dataset) -> GreyRange | None:
     if function == "LINEAR" and width >= 1:
         return GreyRange.around(centre - 0.5, width - 1)
     raise ValueError(f"a {function} window of width {width:g}: set data.window")
-
-
-def _rescaled_full_range(header: Dataset, slope: float, intercept: float) -> GreyRange:
-    stored = full_range(header.BitsStored, signed=header.PixelRepresentation == 1)
-    ends = [level * slope + intercept for level in stored]
-    return GreyRange(min(ends), max(ends))
 
 
 def _number(header: Dataset, name: str) -> float | None:

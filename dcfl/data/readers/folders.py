@@ -39,7 +39,7 @@ from dcfl.data.splits.grouping import (
     without_idle_groups,
 )
 from dcfl.errors import ClassNotAgreed, ConfigError, DatasetCorrupt
-from dcfl.system.wording import nearest, printable, typed
+from dcfl.system.wording import nearest, printable, some, typed
 
 # patient_07, Pat-3, sub-01, case 4 left; not the classes "patients" or "case", nor p16 and pT2.
 OF_A_PATIENT = re.compile(
@@ -59,21 +59,10 @@ def require_classes(names: Sequence[str], folder: Path) -> None:
     if _named_as_patients(often):
         return
     raise DatasetCorrupt(
-        f"{printable(folder)}: {_first(names)} have the same folders inside ({_first(shared)}): "
+        f"{printable(folder)}: {some(names)} have the same folders inside ({some(shared)}): "
         f"sites with classes in them, or classes with patients? If they are sites, add "
         f"{_read_as('sites', folder)}; if they are classes, add {_agreed(names)}"
     )
-
-
-def warn_of_patients(
-    class_names: Sequence[str], sites: Sequence[str], folder: Path, warn: Warn
-) -> None:
-    """Warns if the classes of sites are named as patients are."""
-    if _named_as_patients(class_names):
-        warn(
-            f"{printable(folder)}: the classes look like patients ({_first(class_names)}); "
-            f"{_read_as('folder', folder)} reads {_first(sites)} as the classes"
-        )
 
 
 def warn_of_spellings(class_names: Sequence[str], folder: Path, warn: Warn) -> None:
@@ -102,11 +91,6 @@ def _agreed(names: Sequence[str]) -> str:
     return f"data.class_names, a list of all {len(names)}"
 
 
-def _first(names: Sequence[str], most: int = 4) -> str:
-    shown = [printable(name, 40) for name in names[:most]]
-    return ", ".join([*shown, *(["..."] if len(names) > most else [])])
-
-
 TRAIN = ("train", "training")
 TEST = ("test", "testing", "val", "valid", "validation")
 LONGEST_HINT = 300  # characters: there may be a thousand classes
@@ -116,7 +100,12 @@ def read_folder(folder: Path, reading: Reading) -> Arrays:
     """Class folders, or `train` and `test` (or `val`) with class folders in them."""
     require_folder(folder)
     train, test = _parts(folder)
-    names = list(reading.class_names) or _class_folders(train, reading.warn)
+    names = list(reading.class_names)
+    if not names:
+        names = subfolders(train)
+        require_two(names, train)
+        require_classes(names, train)
+        warn_of_spellings(names, train, reading.warn)
     loaded = _load(folder, [(train, test)], None, names, reading, blamed=train)
     if len(loaded.train) < 2:
         raise DatasetCorrupt(f"{printable(folder)}: fewer than 2 images to train on")
@@ -136,7 +125,12 @@ def read_sites(folder: Path, reading: Reading) -> Arrays:
     require_two(names, folder)
     if not reading.class_names:
         warn_of_spellings(names, folder, reading.warn)
-        warn_of_patients(names, [site.name for site in sites], folder, reading.warn)
+        if _named_as_patients(names):
+            reading.warn(
+                f"{printable(folder)}: the classes look like patients ({some(names)}); "
+                f"{_read_as('folder', folder)} reads {some([site.name for site in sites])} as "
+                f"the classes"
+            )
     loaded = _load(folder, parts, test, names, reading, blamed=folder)
     offsets = _site_offsets(loaded.train, sites)
     site_names = tuple(printable(site.name) for site in sites)
@@ -254,14 +248,6 @@ def _site_offsets(train: Sequence[PictureFile], sites: Sequence[Path]) -> NDArra
     return np.cumsum([0] + [counts[number] for number in range(len(sites))], dtype=np.int64)
 
 
-def _class_folders(folder: Path, warn: Warn) -> list[str]:
-    names = subfolders(folder)
-    require_two(names, folder)
-    require_classes(names, folder)
-    warn_of_spellings(names, folder, warn)
-    return names
-
-
 def _pictures(
     class_names: Sequence[str],
     group_of: GroupOf,
@@ -288,7 +274,6 @@ def _pictures(
 
 _SIDE = 32  # pixels: whether a file can be decoded does not depend on the size
 _BATCH = 2048  # pictures whose pixels are in memory at a time
-_NAMED = 3  # broken pictures, of perhaps thousands
 
 
 @dataclass(frozen=True)
@@ -306,13 +291,11 @@ class PictureCheck:
     @property
     def broken_text(self) -> str:
         """How many pictures are broken, and the first of them."""
-        names = [
-            f"{printable(os.path.relpath(path, self.folder))} ({why})"
-            for path, why in sorted(self.broken.items())[:_NAMED]
-        ]
-        more = len(self.broken) - len(names)
-        listed = ", ".join(names) + (f" and {more} more" if more else "")
-        return f"{len(self.broken)} of {self.total}: {listed}"
+        names = (
+            f"{os.path.relpath(path, self.folder)} ({self.broken[path]})"
+            for path in sorted(self.broken)
+        )
+        return f"{len(self.broken)} of {self.total}: {some(names, 3, 300)}"
 
 
 def check_pictures(folder: Path) -> PictureCheck:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from dcfl.data.readers.arrays import (
     Arrays,
-    Pixels,
     as_given,
     labels_of,
     numbered_names,
@@ -49,7 +48,9 @@ def read_npz(path: Path) -> Arrays:
         raise DatasetMissing(f"{path}: {'not a' if path.exists() else 'no such'} file")
     with _one_line(str(path)), open_data(path, MAX_FILE) as stream, ZipFile(stream) as archive:
         members = _members(path, archive)
-        keys = _spelling(path, members)
+        keys = max(SPELLINGS, key=lambda keys: len(members.keys() & set(keys)))
+        if missing := [key for key in keys if key not in members]:
+            raise DatasetCorrupt(f"{path}: no {missing[0]}; needed are {', '.join(keys)}")
         optional = tuple(key for key in OPTIONAL if key in members)
         _require_modest(path, [members[key] for key in keys + optional])
         stored = {key: _read(path, archive, key, members[key]) for key in optional + keys}
@@ -59,11 +60,21 @@ def read_npz(path: Path) -> Arrays:
     if read is as_given and pixels[0].dtype == np.float32 and pixels[0].ndim == 2:
         stored |= {"mean": np.zeros(pixels[0].shape[1]), "std": np.ones(pixels[0].shape[1])}
     labels = [labels_of(f"{path}: {key}", stored[key]) for key in keys[1::2]]
-    _require_pairs(path, keys, pixels, labels)
+    for part in (0, 1):
+        if len(pixels[part]) != len(labels[part]):
+            raise DatasetCorrupt(
+                f"{path}: {keys[2 * part]} has {len(pixels[part])} images and "
+                f"{keys[2 * part + 1]} {len(labels[part])} labels"
+            )
+    if pixels[0].shape[1:] != pixels[1].shape[1:]:
+        raise DatasetCorrupt(
+            f"{path}: {keys[0]} are {list(pixels[0].shape[1:])} "
+            f"and {keys[2]} {list(pixels[1].shape[1:])}"
+        )
     if names is None:
         names = numbered_names(f"{path}: {keys[1]}", labels[0])
-    for key, part in zip(keys[1::2], labels, strict=True):
-        require_range(f"{path}: {key}", part, len(names))
+    for key, numbers in zip(keys[1::2], labels, strict=True):
+        require_range(f"{path}: {key}", numbers, len(names))
     arrays = Arrays(pixels[0], labels[0], pixels[1], labels[1], names)
     return _with_the_rest(path, arrays, stored)
 
@@ -141,14 +152,6 @@ def _members(path: Path, archive: ZipFile) -> dict[str, ZipInfo]:
     return members
 
 
-def _spelling(path: Path, members: dict[str, ZipInfo]) -> tuple[str, ...]:
-    best = max(SPELLINGS, key=lambda keys: len(members.keys() & set(keys)))
-    for key in best:
-        if key not in members:
-            raise DatasetCorrupt(f"{path}: no {key}; needed are {', '.join(best)}")
-    return best
-
-
 def _require_modest(path: Path, members: list[ZipInfo], any_ratio: bool = False) -> None:
     total = sum(info.file_size for info in members)
     if total > MAX_BYTES:
@@ -204,22 +207,3 @@ def _names(path: Path, key: str, stored: NDArray[Any] | None) -> tuple[str, ...]
     if len(names) < 2:
         raise DatasetCorrupt(f"{where}: {len(names)} name; two are needed")
     return tuple(names)
-
-
-def _require_pairs(
-    path: Path,
-    keys: tuple[str, ...],
-    pixels: list[Pixels],
-    labels: list[NDArray[np.int64]],
-) -> None:
-    for number in (0, 1):
-        if len(pixels[number]) != len(labels[number]):
-            raise DatasetCorrupt(
-                f"{path}: {keys[2 * number]} has {len(pixels[number])} images and "
-                f"{keys[2 * number + 1]} {len(labels[number])} labels"
-            )
-    if pixels[0].shape[1:] != pixels[1].shape[1:]:
-        raise DatasetCorrupt(
-            f"{path}: {keys[0]} are {list(pixels[0].shape[1:])} "
-            f"and {keys[2]} {list(pixels[1].shape[1:])}"
-        )

@@ -56,7 +56,10 @@ def dataset_from(
     names = names or numbered_names("labels", found)
     owners, tested = _one_each("sites", given.sites, len(pixels)), []
     together = _one_each("groups", given.groups, len(pixels))
-    numbers = None if together is None else torch.tensor(_group_numbers(owners, together))
+    numbers = None
+    if together is not None:
+        places = zip(_site_numbers(owners, len(pixels)).tolist(), together.tolist(), strict=True)
+        numbers = torch.tensor([number_of(site, key_of(group)) for site, group in places])
     whole = Images(torch.from_numpy(pixels), torch.from_numpy(found), numbers)
     if isinstance(test, float | int):
         held = _held_out(found, owners, together, float(test))
@@ -126,11 +129,14 @@ def _of_columns(
     """A data set of Hugging Face has a column of inputs; of other tables, all columns but those
     that are named are numbers of the inputs."""
     roles = {"labels": given.labels, "sites": given.sites, "groups": given.groups}
-    roles["labels"] = (
-        roles["labels"] if roles["labels"] is not None else _column(what, columns, LABEL_COLUMNS)
-    )
-    if roles["sites"] is None:
-        roles["sites"] = next((name for name in SITE_COLUMNS if name in columns), None)
+    for role, usual in (("labels", LABEL_COLUMNS), ("sites", SITE_COLUMNS)):
+        if roles[role] is None:
+            roles[role] = next((name for name in usual if name in columns), None)
+    if roles["labels"] is None:
+        raise ConfigError(
+            f"{what}: none of its columns ({', '.join(columns)}) is called "
+            f"{' or '.join(LABEL_COLUMNS)}: give its name, labels=..."
+        )
     named = [role for role in roles.values() if isinstance(role, str)]
     if what == "test":  # which may be nobody's
         roles |= {role: None for role in ("sites", "groups") if roles[role] not in columns}
@@ -175,16 +181,6 @@ def _file(path: Path) -> Any:
         raise ConfigError(f"{path}: reading it needs pyarrow: pip install pyarrow") from error
     except (ValueError, OSError) as error:
         raise DatasetCorrupt(f"{path}: {printable(error, 200)}") from error
-
-
-def _column(what: str, columns: Sequence[str], usual: Sequence[str]) -> str:
-    found = next((name for name in usual if name in columns), None)
-    if found is None:
-        raise ConfigError(
-            f"{what}: none of its columns ({', '.join(columns)}) is called "
-            f"{' or '.join(usual)}: give its name, labels=..."
-        )
-    return found
 
 
 def _array(what: str, values: Any) -> NDArray[Any]:
@@ -313,12 +309,6 @@ def _site_numbers(sites: NDArray[np.str_] | None, count: int) -> NDArray[np.int6
     return np.zeros(count, np.int64) if sites is None else numbered(sites.tolist())
 
 
-def _group_numbers(sites: NDArray[np.str_] | None, groups: NDArray[np.str_]) -> list[int]:
-    owners = _site_numbers(sites, len(groups)).tolist()
-    keys = map(key_of, groups.tolist())
-    return [number_of(*owner) for owner in zip(owners, keys, strict=True)]
-
-
 def _evenly(rows: NDArray[np.int64], count: int) -> NDArray[np.int64]:
     return rows[((np.arange(count) + 1) * len(rows)) // max(count, 1) - 1]
 
@@ -329,11 +319,9 @@ def _with_sites(dataset: Dataset, owners: NDArray[np.str_], tested: Sequence[str
     parts = [np.flatnonzero(owners == name) for name in names]
     poor = next((name for name, part in zip(names, parts, strict=True) if len(part) < 2), None)
     if poor is not None or len(names) < 2:
-        raise DatasetCorrupt(
-            f"sites: {printable(poor, 40)} needs at least 2 images to train on"
-            if poor is not None
-            else f"sites: all images are of {printable(names[0], 40)}; leave sites out"
-        )
+        one = f"sites: all images are of {printable(names[0], 40)}; leave sites out"
+        few = f"sites: {printable(poor, 40)} needs at least 2 images to train on"
+        raise DatasetCorrupt(one if poor is None else few)
     site_names = tuple(printable(name) for name in names)
     if tested:
         of_tests = torch.tensor([names.index(name) for name in tested])

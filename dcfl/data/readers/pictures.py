@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,7 @@ from dcfl.errors import (
     require,
 )
 from dcfl.system.memory import available_bytes
-from dcfl.system.wording import printable
+from dcfl.system.wording import printable, some
 
 Broken = Literal["refuse", "skip"]
 Warn = Callable[[str], object]
@@ -138,20 +137,15 @@ def load(pictures: list[PictureFile], reading: Reading, root: Path) -> Loaded:
     planned = train + test
     pixels, reasons = decode_all([picture.path for picture in planned], reading)
     if reasons:
-        reading.warn(_skipped([planned[row].path for row in reasons], root))
+        names = sorted(os.path.relpath(planned[row].path, root) for row in reasons)
+        broken = f"{len(names)} broken image{'s' if len(names) > 1 else ''}"
+        reading.warn(f"{printable(root)}: skipped {broken}: {some(names, 3, 300)}")
         lost = {planned[row] for row in reasons}
         rows = {picture: row for row, picture in enumerate(planned)}
         # Divided anew, so that a class whose only training image is broken gets another one.
         train, test = divide([p for p in pictures if p not in lost])
         pixels = pixels[[rows[picture] for picture in train + test]]
     return Loaded(pixels, train, test, len(reasons))
-
-
-def _skipped(paths: Sequence[Path], root: Path) -> str:
-    names = [printable(os.path.relpath(path, root)) for path in sorted(paths)[:3]]
-    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    images = "1 broken image" if len(paths) == 1 else f"{len(paths)} broken images"
-    return f"{printable(root)}: skipped {images}: {', '.join(names)}{more}"
 
 
 def decode_all(paths: Sequence[Path], reading: Reading) -> tuple[NDArray[np.uint8], dict[int, str]]:
@@ -165,7 +159,9 @@ def decode_all(paths: Sequence[Path], reading: Reading) -> tuple[NDArray[np.uint
     Image.init()  # before the threads, which would all do it
     pool = ThreadPoolExecutor(threads)
     try:
-        with _quiet_decoders():
+        # Decoders warn about oddities inside files; those that matter are errors here.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"(PIL|pydicom)\b")
             for broken in pool.map(work, starts):
                 if broken and reading.broken == "refuse":
                     row, reason = min(broken.items())
@@ -192,14 +188,6 @@ def _empty(count: int, size: int) -> NDArray[np.uint8]:
             f"{count} images of {size}x{size} pixels need {need / 2**30:.1f} GiB, which are not "
             f"free: choose a smaller size"
         ) from error
-
-
-@contextmanager
-def _quiet_decoders() -> Iterator[None]:
-    """Decoders warn about oddities inside files; those that matter are errors here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(PIL|pydicom)\b")
-        yield
 
 
 def _decode_chunk(
@@ -261,9 +249,9 @@ def arrays_of(
     groups = group_numbers(loaded.train + loaded.test)
     return Arrays(
         train_pixels=loaded.pixels[:cut],
-        train_labels=_labels(loaded.train),
+        train_labels=np.array([picture.label for picture in loaded.train], np.int64),
         test_pixels=loaded.pixels[cut:],
-        test_labels=_labels(loaded.test),
+        test_labels=np.array([picture.label for picture in loaded.test], np.int64),
         class_names=tuple(printable(name) for name in names),
         site_names=sites,
         site_offsets=np.zeros(0, np.int64) if offsets is None else offsets,
@@ -272,10 +260,6 @@ def arrays_of(
         test_owners=np.array([] if COMMON in owners else owners, np.int64),
         broken=loaded.broken,
     )
-
-
-def _labels(pictures: Iterable[PictureFile]) -> NDArray[np.int64]:
-    return np.fromiter((picture.label for picture in pictures), np.int64)
 
 
 def require_every_class(

@@ -9,8 +9,9 @@ import io
 import os
 import re
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -21,11 +22,10 @@ from numpy.typing import NDArray
 from dcfl.data.splits.partition import Integers, Partition
 from dcfl.errors import ConfigError, DatasetCorrupt, PartitionError
 from dcfl.system.storage import open_data
-from dcfl.system.wording import printable
+from dcfl.system.wording import printable, some
 
 SUBFOLDER, NONE = "subfolder", "none"
 ALONE = ""  # the group of a picture that belongs to no other
-COLUMNS = ("file", "group")
 LARGEST_TABLE = 200_000_000  # bytes
 LONGEST_RULE = 500  # characters of a regular expression
 MOST_SECONDS = 10.0  # for all names together; 100,000 take less than one
@@ -154,19 +154,24 @@ def _by_table(table: Path) -> GroupOf:
 def _read_table(table: Path) -> dict[str, str]:
     """The group of each file, by its absolute path."""
     folder = Path(os.path.abspath(table)).parent
+    with _table(table) as stream:
+        rows = csv.DictReader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
+        if not {"file", "group"} <= {*(rows.fieldnames or ())}:
+            raise ConfigError(
+                f"data.group: {printable(table)} needs a first line with the names of its "
+                f"columns, file and group among them"
+            )
+        return {
+            os.path.normpath(folder / (row["file"] or "")): (row["group"] or "").strip()
+            for row in rows
+        }
+
+
+@contextmanager
+def _table(table: Path) -> Iterator[BufferedReader]:
     try:
         with open_data(table, LARGEST_TABLE) as stream:
-            rows = csv.DictReader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
-            missing = [name for name in COLUMNS if name not in (rows.fieldnames or ())]
-            if missing:
-                raise ConfigError(
-                    f"data.group: {printable(table)} needs a first line with the names of its "
-                    f"columns, file and group among them"
-                )
-            return {
-                os.path.normpath(folder / (row["file"] or "")): (row["group"] or "").strip()
-                for row in rows
-            }
+            yield stream
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"data.group: {printable(table)} cannot be read ({reason})") from error
@@ -176,13 +181,8 @@ def table_sha256(rule: str) -> str:
     """The hash of the table that the rule names; empty if it names none."""
     if not is_table(rule):
         return ""
-    try:
-        with open_data(Path(os.path.expanduser(rule)), LARGEST_TABLE) as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise ConfigError(
-            f"data.group: {printable(rule)} cannot be read ({error.strerror})"
-        ) from error
+    with _table(Path(os.path.expanduser(rule))) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
@@ -241,16 +241,19 @@ class PictureFile(NamedTuple):
 
 
 def divide(pictures: Sequence[PictureFile]) -> tuple[list[PictureFile], list[PictureFile]]:
-    """Pictures to train on and to test on: every fifth picture of a class is for testing; where
-    pictures come in groups, whole groups by the hashes of their names. A site's division does not
-    depend on other sites."""
+    """Pictures to train on and to test on: whole groups by the hashes of their names. Of a site
+    without groups every fifth picture of a class. A site's division does not depend on others."""
     train: list[PictureFile] = []
     test: list[PictureFile] = []
     for _, of_site in groupby(pictures, key=lambda picture: picture.site):
         own = list(of_site)
         open_ones = [picture for picture in own if picture.part == "either"]
-        choose = _whole_groups if come_in_groups(open_ones) else _every_fifth
-        held = {*choose(open_ones)}
+        if come_in_groups(open_ones):
+            keys = [picture.key for picture in open_ones]
+            chosen = held_back(keys, [picture.label for picture in open_ones], 1 / TEST_SHARE)
+            held = {one for one, key in zip(open_ones, keys, strict=True) if key in chosen}
+        else:
+            held = {*_every_fifth(open_ones)}
         for picture in own:
             tests = picture.part == "test" or picture in held
             (test if tests else train).append(picture)
@@ -258,14 +261,9 @@ def divide(pictures: Sequence[PictureFile]) -> tuple[list[PictureFile], list[Pic
 
 
 def come_in_groups(pictures: Sequence[PictureFile]) -> bool:
-    """Whether any two belong together."""
-    return max(Counter(picture.owner for picture in pictures).values(), default=0) > 1
-
-
-def _whole_groups(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
-    keys = [picture.key for picture in pictures]
-    held = held_back(keys, [picture.label for picture in pictures], 1 / TEST_SHARE)
-    return (picture for picture, key in zip(pictures, keys, strict=True) if key in held)
+    """Whether any is of a group. One picture of each patient is enough: the second one, when it
+    comes, must not move the others."""
+    return any(picture.group for picture in pictures)
 
 
 def _every_fifth(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
@@ -276,10 +274,9 @@ def _every_fifth(pictures: Sequence[PictureFile]) -> Iterator[PictureFile]:
 
 
 def group_numbers(pictures: Sequence[PictureFile]) -> NDArray[np.int64]:
-    """A number for each picture, the same within a group; empty where no pictures belong
-    together."""
-    together = come_in_groups(pictures)
-    numbers = [number_of(picture.site, picture.key) for picture in pictures if together]
+    """A number for each picture, the same within a group; empty where there are none."""
+    grouped = come_in_groups(pictures)
+    numbers = [number_of(picture.site, picture.key) for picture in pictures if grouped]
     return np.array(numbers, np.int64)
 
 
@@ -321,9 +318,8 @@ def warn_about_groups(
         if picture.owner in trained or (picture.site == COMMON and picture.group in names)
     }
     if shared:
-        more = f" and {len(shared) - 1} more" if len(shared) > 1 else ""
         warn(
-            f"{printable(min(shared))}{more}: to train on and to test on, as the folders say; "
+            f"{some(sorted(shared), 1, 300)}: to train on and to test on, as the folders say; "
             f"unless they are different patients, accuracies will be too high (data.group)"
         )
     tested = {picture.label for picture in test}
@@ -349,8 +345,10 @@ def whole_groups(
             f"together (data.group): ask for fewer clients"
         )
     least = -(-min_size * len(sizes) // len(labels))  # groups that have min_size on average
+    counts = np.zeros((len(sizes), int(labels.max()) + 1), dtype=np.int64)
+    np.add.at(counts, (group_of, labels), 1)
     try:
-        dealt = split(_main_labels(labels, group_of, len(sizes)), least)
+        dealt = split(counts.argmax(axis=1), least)
     except PartitionError as error:
         raise PartitionError(f"{error} (a sample is a whole group here: data.group)") from error
     owners = _everybodys(dealt, sizes)
@@ -367,13 +365,6 @@ def whole_groups(
             f"and data.min_size is {min_size}: ask for fewer clients or a smaller data.min_size"
         )
     return Partition.of_parts(parts)
-
-
-def _main_labels(labels: Integers, group_of: Integers, groups: int) -> NDArray[np.int64]:
-    """The most frequent class of each group."""
-    counts = np.zeros((groups, int(labels.max()) + 1), dtype=np.int64)
-    np.add.at(counts, (group_of, labels), 1)
-    return np.asarray(counts.argmax(axis=1))
 
 
 def _everybodys(dealt: Partition, sizes: NDArray[np.int64]) -> list[list[int]]:

@@ -222,14 +222,12 @@ def _from_ours(value: Mapping[str, Any]) -> OwnSplit:
     clients, made_for = value.get("clients"), value.get("made_for")
     if not isinstance(clients, list | dict):
         raise Refused("no lists of image numbers under 'clients'")
-    if isinstance(clients, dict):
-        owners = OwnSplit(_parts([*clients.values()], [*clients]), tuple(clients))
-    else:
-        owners = OwnSplit(_parts(clients))
     kinds = {"dataset": str, "images": int, "labels_sha256": str}
     if not isinstance(made_for, dict) or {k: type(v) for k, v in made_for.items()} != kinds:
         raise Refused("no data set under 'made_for'")
-    return replace(owners, made_for=MadeFor(**made_for))
+    names = tuple(clients) if isinstance(clients, dict) else ()
+    lists = [*clients.values()] if isinstance(clients, dict) else clients
+    return OwnSplit(_parts(lists, names), names, MadeFor(**made_for))
 
 
 def _from_named(clients: Mapping[str, Any]) -> OwnSplit:
@@ -304,16 +302,13 @@ def split_text(split: OwnSplit) -> str:
 def _json_text(split: OwnSplit) -> str:
     """JSON with a line per client."""
     rows = [json.dumps(part.tolist()) for part in split.parts]
-    brackets = "[]"
     if split.names:
         rows = [f"{json.dumps(n)}: {row}" for n, row in zip(split.names, rows, strict=True)]
-        brackets = "{}"
-    clients = ",\n".join(rows).join((f"{brackets[0]}\n", f"\n{brackets[1]}"))
-    entries = {"format": json.dumps(FORMAT)}
-    if split.made_for is not None:
-        entries["made_for"] = json.dumps(vars(split.made_for))
-    entries["clients"] = clients
-    return "{\n" + ",\n".join(f'"{key}": {text}' for key, text in entries.items()) + "\n}\n"
+    begin, end = "{}" if split.names else "[]"
+    head = {"format": FORMAT, **({"made_for": vars(split.made_for)} if split.made_for else {})}
+    entries = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
+    entries.append(f'"clients": {begin}\n' + ",\n".join(rows) + f"\n{end}")
+    return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
 def _csv_text(split: OwnSplit) -> str:

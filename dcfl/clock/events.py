@@ -45,6 +45,7 @@ class Clock:
     selection: Selection = "uniform"
     devices: Devices | None = None  # None: visits take no time
     availability: Availability = Availability()
+    without: frozenset[int] = frozenset()  # clients that are never asked
 
     @cached_property
     def cohort(self) -> int:
@@ -199,6 +200,7 @@ class Step:
             clock.sizes,
             self._state.known,
             free,
+            clock.without,
         )
         chosen = sorted(SELECTIONS[clock.selection](asking, size))
         flights = [clock.visit(client, self._broadcast, self.now) for client in chosen]

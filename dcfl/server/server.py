@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -284,6 +284,10 @@ class NoisySums(NamedTuple):
         return method.merge_mean(shared, mean, population)
 
 
+# Of a reply and what its round's clients received: the reply as the mean takes it.
+Understanding = Callable[[ClientUpdate, Broadcast], ClientUpdate]
+
+
 class PrivateRound(Protocol):
     def add(self, update: ClientUpdate) -> None: ...
 
@@ -328,21 +332,26 @@ class Server:
         state: ServerState,
         broadcast: Broadcast,
         replies: Iterable[ClientUpdate | ClientFailure],
+        understood: Understanding | None = None,
     ) -> tuple[ServerState, list[ClientReport]]:
         """Fold the valid replies one by one, in the order they arrive, which is client order.
 
         A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
         nothing. Replies that the rule rejects are left out of `merge` too. Clients have trained
-        from what they have unpacked of the broadcast.
+        from what they have unpacked of the broadcast. `understood`: how a reply is unpacked, if
+        clients may have trained from an earlier broadcast.
         """
+        understood = understood or self.compression.received_update
         received = self.compression.received(broadcast)
         if self.private is not None:
-            return self._aggregate_privately(self.private, state, broadcast, received, replies)
+            return self._aggregate_privately(
+                self.private, state, broadcast, received, replies, understood
+            )
         method = self._fitted
         fold, uploads, replied = self._folding()
         reports: list[ClientReport] = []
         for reply in replies:
-            report, update = self._admit(reply, broadcast, received)
+            report, update = self._admit(reply, broadcast, received, understood)
             reports.append(report)
             if update is not None:
                 replied.add(update, received.weights)
@@ -398,12 +407,13 @@ class Server:
         broadcast: Broadcast,
         received: Broadcast,
         replies: Iterable[ClientUpdate | ClientFailure],
+        understood: Understanding,
     ) -> tuple[ServerState, list[ClientReport]]:
         """Every round changes the model, one without a reply too: that nobody replied would tell of
         the data. The method sees no length of a single reply, but that of their mean."""
         sums, reports = private.begin(received), list[ClientReport]()
         for reply in replies:
-            report, update = self._admit(reply, broadcast, received)
+            report, update = self._admit(reply, broadcast, received, understood)
             reports.append(replace(report, used=report.outcome == "ok"))
             if update is not None:
                 sums.add(update)
@@ -494,7 +504,11 @@ class Server:
         return max(self.minimum_replies, needed)
 
     def _admit(
-        self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast, received: Broadcast
+        self,
+        reply: ClientUpdate | ClientFailure,
+        broadcast: Broadcast,
+        received: Broadcast,
+        understood: Understanding,
     ) -> tuple[ClientReport, ClientUpdate | None]:
         """What became of a reply, and the reply itself, unpacked, if it is valid."""
         sent = addressed(broadcast, self._fitted, reply.client)
@@ -506,7 +520,7 @@ class Server:
             return report, None
         up, down = reply.traffic or Traffic(reply.num_bytes, sent.num_bytes)
         try:
-            update = self.compression.received_update(reply, received)
+            update = understood(reply, received)
             if self.fixed_point is None:
                 check_update(update, received, self._schema)
             elif reply.weights:  # else it is in another reply's sum

@@ -225,8 +225,11 @@ class Replied:
     def number(self, rejected: Collection[int]) -> int:
         return sum(client not in rejected for client in self._shares)
 
-    def kept(self, rejected: Collection[int]) -> list[ClientUpdate]:
-        return [update for update in self._updates if update.client not in rejected]
+    def kept(self, step: ServerStep, rejected: Collection[int]) -> ServerStep:
+        """With the replies, if the method keeps them."""
+        replies = [update for update in self._updates if update.client not in rejected]
+        shares = [self._shares[update.client] for update in replies]
+        return replace(step, replies=replies, shares=shares)
 
     def mean_square(self, rejected: Collection[int]) -> float:
         used = {client: self._squares[client] for client in self._squares if client not in rejected}
@@ -371,8 +374,7 @@ class Server:
             rejected = folded.rejected
             number, square = replied.number(rejected), replied.mean_square(rejected)
             seen = self._seen(state, broadcast, folded, shared, number, square)
-            step = replace(seen, replies=replied.kept(rejected))
-            folded, shared, kept = self._method_step(step, folded)
+            folded, shared, kept = self._method_step(replied.kept(seen, rejected), folded)
             weights, slots = self._step(state, folded)
         else:  # the direction, a float64 model, is gone before anything is merged
             weights, slots = self._step(state, folded)

@@ -39,6 +39,7 @@ class FedProto(PrototypeMethod):
     )
     neutral: ClassVar = None
     searched: ClassVar = ("mu",)
+    any_optimizer: ClassVar = False  # which would move weights that nobody goes on from
 
     def start(self, client: Client) -> Tensors:
         return client.own

@@ -184,15 +184,15 @@ class Protection:
         exact = {name: tensor.to(torch.float64, copy=True) for name, tensor in upload.items()}
         clipped = self.method.clip_upload(exact)
         self._require_like(clipped, exact)
-        sensitivity = self.method.upload_sensitivity() or {}
+        sensitivity, sent = self.method.upload_sensitivity() or {}, in_floats(upload)
         if self.settings.central:
-            return cast_like(bounded(clipped, self.method), upload)
+            return cast_like(bounded(clipped, self.method), sent)
         noise = self.settings.noise * sqrt(len(clipped))
         protected = {}
         for name in self.upload:  # not in the order of the client's upload: it, too, could tell
             step = grid_step(sensitivity[name], noise, clipped[name].numel())
             protected[name] = noised(clipped[name], step, draws)
-        return cast_like(protected, upload)
+        return cast_like(protected, sent)
 
     def _require_like(self, tensors: Tensors, example: Tensors) -> None:
         """Names and shapes that depend on the data would reveal something that no noise hides."""
@@ -202,6 +202,11 @@ class Protection:
             raise ConfigError(
                 f"[privacy] lets out only what upload_like of {self.method.name} describes: {error}"
             ) from error
+
+
+def in_floats(upload: Tensors) -> dict[str, Tensor]:
+    """The form in which an upload leaves a client: what counts is not whole once it is clipped."""
+    return {name: one if one.is_floating_point() else one.double() for name, one in upload.items()}
 
 
 def bounded(upload: Tensors, method: Method) -> dict[str, Tensor]:
@@ -364,9 +369,10 @@ def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
     sensitivity = method.upload_sensitivity()
     if sensitivity is None:
         raise ConfigError(
-            f"[privacy] covers weights alone, not what {method.name} sends beside them: choose a "
-            f"method.name that sends nothing else, such as fedavg or dcfl-sw, or, in a method of "
-            f"your own, define upload_sensitivity (docs/privacy.md)"
+            f"[privacy] covers weights alone, not what {method.name}, as it is set, sends beside "
+            f"them: choose a method.name that sends nothing else, such as fedavg or dcfl-sw, set "
+            f"method.prototype_normalize = true (dcfl-pw, fedproc), or define upload_sensitivity "
+            f"in a method of your own (docs/privacy.md)"
         )
     if not method.overrides("upload"):
         return
@@ -387,12 +393,6 @@ def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
             f"{method.name}: upload_like and upload_sensitivity must name the same tensors; "
             f"only one of them has {odd}"
         )
-    for name, tensor in upload.items():
-        if not tensor.is_floating_point():
-            raise ConfigError(
-                f"[privacy] adds noise, and {name} in the upload of {method.name} is "
-                f"{tensor.dtype}: send floating-point numbers"
-            )
 
 
 # What it is worth

@@ -16,14 +16,15 @@ the clip C, m the expected cohort and q the share of clients that shall be withi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, sqrt
 
 import torch
 from torch import Tensor
 
+from dcfl import tensors as named
 from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors
-from dcfl.methods.method import Method
+from dcfl.methods.method import MeanUpload, Method, mean_of
 from dcfl.privacy import (
     CLIP,
     COUNT_NOISE,
@@ -36,7 +37,7 @@ from dcfl.privacy import (
     grid_step,
     noised,
 )
-from dcfl.server.server import NoisySums
+from dcfl.server.robust import Folded
 from dcfl.tensors import clip_share
 
 RATE = 0.2  # of the clip, as published
@@ -74,6 +75,11 @@ class RoundSums:
     _uploads: dict[str, Tensor] = field(init=False)
     _upload_steps: dict[str, float] = field(init=False)
     _within: float = 0.0  # sum of b_i - 1/2
+    clients: int = 0  # and what else `Sums` of the server has after `finish`
+    upload: Tensors = field(init=False)
+    mean: MeanUpload = field(init=False)
+    mean_square: float = 0.0
+    told: Tensors = field(init=False)
 
     def __post_init__(self) -> None:
         about, noise = self.about, self.about.settings.on_sums
@@ -104,12 +110,16 @@ class RoundSums:
             self._uploads[name].add_(_in_steps(tensor, self._upload_steps[name]))
         self._within += 0.5 if update.metrics.get(WITHIN, 0.0) > 0.5 else -0.5
 
-    def means(self) -> NoisySums:
+    def finish(self, sent: Tensors) -> Folded:
         """The sums with their noise, by the expected number of replies. Do not call it twice: the
-        noise would be another."""
+        noise would be another. The method sees no length of a single reply, but their mean's."""
         direction = self._mean(self._sums, self._steps)
-        upload = self._mean(self._uploads, self._upload_steps)
-        return NoisySums(direction, upload, max(1, round(self.about.cohort)), self._next_clip())
+        self.upload = self._mean(self._uploads, self._upload_steps)
+        self.clients = max(1, round(self.about.cohort))
+        self.mean = replace(mean_of([self.upload]), clients=self.clients)
+        self.mean_square = sum(float(one.square().sum()) for one in direction.values())
+        self.told = self._next_clip()
+        return Folded(direction, named.split(sent, direction)[1])
 
     def _mean(self, sums: Tensors, steps: dict[str, float]) -> dict[str, Tensor]:
         cohort = self.about.cohort

@@ -49,6 +49,7 @@ from dcfl.runs.connect import connect
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.server.server import RepliesInSum
 from tests.command_line import Call, calls
 from tests.engines.runs import TRAINING, Flat, bits, federation
 from tests.flower.in_process import in_process
@@ -97,6 +98,10 @@ def reply(change: object, client: int = 0, **about: Any) -> ClientUpdate:
     return ClientUpdate(client, weights, about.get("upload", {}), 1, 0, about.get("metrics", {}))
 
 
+def direction(sums: RoundSums) -> Tensors:
+    return sums.finish(sums.sent.weights).direction
+
+
 # What is added up
 
 
@@ -106,8 +111,8 @@ def test_changes_are_clipped_added_up_and_divided_by_the_cohort_that_is_expected
     for change in ([3.0, 4.0, 0, 0, 0, 0], [0.5, 0, 0, 0, 0, 0]):
         sums.add(reply(change))
     wanted = torch.tensor([0.6 + 0.5, 0.8, 0, 0, 0, 0], dtype=torch.float64) / 4
-    torch.testing.assert_close(sums.means().direction, {"w": wanted})
-    assert not round_of(privacy).means().direction["w"].any()  # nobody has replied
+    torch.testing.assert_close(direction(sums), {"w": wanted})
+    assert not direction(round_of(privacy))["w"].any()  # nobody has replied
 
 
 @settings(deadline=None)
@@ -194,7 +199,8 @@ def test_prototypes_are_means_of_what_the_clients_may_send() -> None:
         upload = {"sums": embeddings, "counts": counts}
         clipped = PROTOTYPES.clip_upload({n: t.double() for n, t in upload.items()})
         sums.add(reply([0.0] * SIZE, upload=clipped))
-    shared = sums.means().merged(PROTOTYPES, {}, 6)
+    direction(sums)
+    shared = RepliesInSum(PROTOTYPES, sums).merged({}, 6, ())
     assert shared["known"].tolist() == [True, True, False, False]
     wanted = torch.zeros(4, 4)
     wanted[0, 0], wanted[0, 1], wanted[1, 0] = 0.6 / 1.6, 1 / 1.6, 1.0
@@ -216,7 +222,7 @@ def test_the_noise_has_the_deviation_that_is_accounted_and_comes_once_a_round() 
         sums = about.begin(Broadcast(round, sent, {}))
         for client in range(replies):
             sums.add(ClientUpdate(client, sent, {}, 1, 0, {}))
-        return sums.means().direction["w"] * 8.0 / 3.0
+        return direction(sums)["w"] * 8.0 / 3.0
 
     one, many, later = noise(1, 1), noise(1, 50), noise(2, 1)
     assert torch.equal(one, many)  # one noise, however many have replied
@@ -232,7 +238,8 @@ def test_the_clip_follows_the_quantile() -> None:
     sums = round_of(privacy, cohort=4.0)
     for within in (1.0, 1.0, 0.0, 1.0):
         sums.add(reply([0.0] * SIZE, metrics={WITHIN: within}))
-    assert float(sums.means().shared["privacy/clip"]) == pytest.approx(2.0 * exp(-0.2 * 0.25))
+    direction(sums)
+    assert float(sums.told["privacy/clip"]) == pytest.approx(2.0 * exp(-0.2 * 0.25))
 
 
 def test_a_client_clips_to_what_it_is_told_and_says_whether_that_was_shorter() -> None:

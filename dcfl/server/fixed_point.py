@@ -19,7 +19,8 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.errors import Diverged
-from dcfl.messages import ClientUpdate, Tensors
+from dcfl.messages import LOG, ClientUpdate, Tensors
+from dcfl.methods.method import MeanUpload
 from dcfl.server.robust import Folded
 
 PARAMETERS, OTHERS = "parameters", "others"  # the two tensors of a reply
@@ -133,14 +134,13 @@ def _floating(received: Tensors) -> list[str]:
 
 
 class SecureMean:
-    """A `Fold` of replies in fixed point. They may be any whose sum is the sum."""
+    """The `Sums` of replies in fixed point. They may be any whose sum is the sum."""
 
     def __init__(self, form: FixedPoint) -> None:
-        self._form, self._sums, self.replies = form, dict[str, Tensor](), 0
-        self.summed = Summed({}, {}, 0.0, 0.0)  # after `finish`
+        self._form, self._sums, self.clients = form, dict[str, Tensor](), 0
 
     def add(self, update: ClientUpdate) -> None:
-        self.replies += 1
+        self.clients += 1
         for name, numbers in update.weights.items():
             if name in self._sums:
                 self._sums[name] += numbers
@@ -148,8 +148,17 @@ class SecureMean:
                 self._sums[name] = numbers.clone()
 
     def finish(self, sent: Tensors) -> Folded:
-        self.summed = self._form.decode(self._sums, self.replies, sent)
-        direction, changes = named.split(self.summed.change, self._form.trainable)
+        summed = self._form.decode(self._sums, self.clients, sent)
+        self.upload: Tensors = summed.upload
+        self.mean_square = summed.mean_square
+        means = {
+            name: total / self.clients if total.is_floating_point() else total // self.clients
+            for name, total in summed.upload.items()
+        }
+        dtypes = {name: like.dtype for name, like in self._form.upload.items()}
+        self.mean = MeanUpload(means, self.clients, dtypes)
+        self.told: Tensors = {f"{LOG}clipped": torch.tensor(summed.clipped, dtype=torch.float64)}
+        direction, changes = named.split(summed.change, self._form.trainable)
         buffers = {name: sent[name].double() + change for name, change in changes.items()}
         counts = {name: one for name, one in sent.items() if not one.is_floating_point()}
         return Folded(direction, {**buffers, **counts})

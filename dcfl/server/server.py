@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf
 from statistics import median_low
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,14 +17,13 @@ from dcfl import tensors as named
 from dcfl.clock.state import ClockState
 from dcfl.errors import ClientFailure, ConfigError, Diverged, ProtocolError
 from dcfl.local_training import LocalTraining
-from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors, Traffic, private_and_rest
+from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic, private_and_rest
 from dcfl.methods.method import (
     MeanUpload,
     Method,
     ServerStep,
     UploadsSoFar,
     addressed,
-    mean_of,
 )
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Fold, Mean, replies_needed
 from dcfl.server.compression import Compression
@@ -150,49 +149,23 @@ class ClientReport:
     staleness: int = 0  # steps of the server's model during the visit
 
 
-class Uploads:
-    """The uploads of a round on their way to the method's merge.
+class Replies:
+    """A round's replies, as far as the method's part of the server needs them.
 
-    A method with `merge_mean` has them added up as they arrive: memory does not grow with the
-    cohort. All others get a list of them at the end of the round, and so does every method under a
-    robust aggregation, which knows only then whose replies it rejects. Those rules keep all weights
-    anyway.
-    """
-
-    def __init__(self, method: Method, robust: bool) -> None:
-        self._method = method
-        # A `merge` of its own wins: it may stand in a class derived from one with `merge_mean`.
-        folds = method.overrides("merge_mean") and not method.overrides("merge")
-        self.sum = UploadsSoFar() if folds and not robust else None
-        self._kept: list[tuple[int, Tensors]] = []
-
-    def add(self, update: ClientUpdate) -> None:
-        """Take the upload of a valid reply. The next reply may reuse its memory."""
-        if self.sum is not None:
-            self.sum.add(update.upload)
-        else:
-            self._kept.append((update.client, named.copies(update.upload)))
-
-    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
-        """What the method shares next. Do not call `add` afterwards."""
-        if self.sum is not None:
-            return self._method.merge_mean(shared, self.sum.mean(), population)
-        used = [upload for client, upload in self._kept if client not in rejected]
-        return self._method.merge(shared, used, population)
-
-
-class Replied:
-    """What a method's own part of the server needs to know of the replies: nothing, if it has none.
-
-    Lengths are measured here: a client that reported its own could claim anything.
+    A method with `merge_mean` has its uploads added up as they arrive: memory does not grow with
+    the cohort. All others get a list of them at the end of the round, and so does every method
+    under a robust aggregation, which knows only then whose replies it rejects. Those rules keep all
+    weights anyway. Lengths are measured here: a client that reported its own could claim anything.
     """
 
     def __init__(self, method: Method, aggregation: Aggregation, trainable: Names) -> None:
         self.weighs = method.overrides("weigh")
         self._method, self._aggregation, self._trainable = method, aggregation, trainable
+        # A `merge` of its own wins: it may stand in a class derived from one with `merge_mean`.
+        folds = method.overrides("merge_mean") and not method.overrides("merge")
+        self.sum = UploadsSoFar() if folds and aggregation not in ROBUST else None
         self._measures = method.overrides("server_step")
-        self._keeps = method.keeps_all
-        self._updates: list[ClientUpdate] = []
+        self._kept: list[ClientUpdate] = []  # what has to be: their weights, their uploads
         self._squares: dict[int, float] = {}  # of the length of each client's change
         self._shares: dict[int, float] = {}  # their weights in the mean
 
@@ -206,99 +179,85 @@ class Replied:
                 for name, tensor in update.weights.items()
                 if name in self._trainable
             )
-        if self._keeps:
-            weights, upload = named.copies(update.weights), named.copies(update.upload)
-            self._updates.append(replace(update, weights=weights, upload=upload))
+        if self.sum is not None:
+            self.sum.add(update.upload)
+        if self._method.keeps_all or self.sum is None:
+            weights = named.copies(update.weights) if self._method.keeps_all else {}
+            upload = named.copies(update.upload)
+            self._kept.append(replace(update, weights=weights, upload=upload))
+
+    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
+        """What the method shares next. Do not call `add` afterwards."""
+        if self.sum is not None:
+            return self._method.merge_mean(shared, self.sum.mean(), population)
+        used = [update.upload for update in self._kept if update.client not in rejected]
+        return self._method.merge(shared, used, population)
 
     def weighed(self) -> Mean:
         """The mean with the method's weights."""
-        given = self._method.weigh(self._updates, [*self._shares.values()])
+        given = self._method.weigh(self._kept, [*self._shares.values()])
         shares = [float(share) for share in given]
-        if len(shares) != len(self._updates) or not 0 < sum(shares) < inf or min(shares) < 0:
+        if len(shares) != len(self._kept) or not 0 < sum(shares) < inf or min(shares) < 0:
             raise ValueError(f"needs a weight for each reply, none below 0, not all 0: {shares}")
         self._shares = dict(zip(self._shares, shares, strict=True))
         mean = Mean(self._trainable, lambda update: self._shares[update.client])
-        for update in self._updates:
+        for update in self._kept:
             mean.add(update)
         return mean
 
-    def number(self, rejected: Collection[int]) -> int:
-        return sum(client not in rejected for client in self._shares)
-
-    def kept(self, step: ServerStep, rejected: Collection[int]) -> ServerStep:
-        """With the replies, if the method keeps them."""
-        replies = [update for update in self._updates if update.client not in rejected]
-        shares = [self._shares[update.client] for update in replies]
-        return replace(step, replies=replies, shares=shares)
-
-    def mean_square(self, rejected: Collection[int]) -> float:
-        used = {client: self._squares[client] for client in self._squares if client not in rejected}
+    def seen(self, step: ServerStep, rejected: Collection[int]) -> ServerStep:
+        """The step with what the method may know of the replies."""
+        used = {client: self._shares[client] for client in self._shares if client not in rejected}
+        squares = [self._squares[client] for client in used]
         if self._aggregation in ROBUST:
-            return median_low(used.values())
-        total = sum(self._shares[client] for client in used)
-        return sum(self._shares[client] * square for client, square in used.items()) / total
+            square = median_low(squares)
+        else:
+            total = sum(used.values())
+            square = sum(share * one for share, one in zip(used.values(), squares, strict=True))
+            square /= total
+        step = replace(step, clients=len(used), mean_square=square)
+        if not self._method.keeps_all:
+            return step
+        replies = [update for update in self._kept if update.client in used]
+        return replace(step, replies=replies, shares=[*used.values()])
 
 
-class UploadsInSum(Uploads):
-    """Of which only the sum is known."""
+class Sums(Fold, Protocol):
+    """A fold that knows no single reply. After `finish`:"""
 
-    def __init__(self, method: Method, fold: SecureMean, like: Tensors) -> None:
-        self._method, self._fold, self._like = method, fold, like
+    clients: int  # in the sums
+    upload: Tensors  # what `merge` gets as if it were the only one
+    mean: MeanUpload
+    mean_square: float  # of the length of a change
+    told: Tensors  # what is shared beside what the method shares
 
-    def add(self, update: ClientUpdate) -> None:
+
+class RepliesInSum(Replies):
+    """Of which only a sum is known."""
+
+    def __init__(self, method: Method, fold: Sums) -> None:
+        super().__init__(method, "uniform", ())
+        self._fold = fold
+
+    def add(self, update: ClientUpdate, sent: Tensors) -> None:
         """It is in the fold."""
 
     def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
-        sums, replies = self._fold.summed.upload, self._fold.replies
+        fold, (_, own) = self._fold, private_and_rest(shared)
         if self._method.overrides("merge"):
-            return self._method.merge(shared, [sums] if sums else [], population)
-        dtypes = {name: like.dtype for name, like in self._like.items()}
-        means = {
-            name: total / replies if total.is_floating_point() else total // replies
-            for name, total in sums.items()
-        }
-        return self._method.merge_mean(shared, MeanUpload(means, replies, dtypes), population)
+            return self._method.merge(own, [fold.upload] if fold.upload else [], population)
+        return self._method.merge_mean(own, fold.mean, population)
+
+    def seen(self, step: ServerStep, rejected: Collection[int]) -> ServerStep:
+        return replace(step, clients=self._fold.clients, mean_square=self._fold.mean_square)
 
 
-class RepliedInSum(Replied):
-    """Lengths too are what the clients say they add up to."""
-
-    def __init__(self, method: Method, fold: SecureMean) -> None:
-        super().__init__(method, "uniform", ())
-        self._measures, self._fold = False, fold
-
-    def mean_square(self, rejected: Collection[int]) -> float:
-        return self._fold.summed.mean_square
-
-
-class NoisySums(NamedTuple):
-    """All that the server knows of a round's replies if it adds noise to their sums."""
-
-    direction: dict[str, Tensor]
-    upload: Tensors  # the mean of the uploads
-    clients: int  # in a round, on average
-    shared: Tensors  # what it tells clients of the next round
-
-    def merged(self, method: Method, shared: Tensors, population: int) -> Tensors:
-        """The method's merge gets the mean as if it were the only upload."""
-        if method.overrides("merge"):
-            return method.merge(shared, [self.upload], population)
-        mean = replace(mean_of([self.upload]), clients=self.clients)
-        return method.merge_mean(shared, mean, population)
+class PrivateRounds(Protocol):
+    def begin(self, sent: Broadcast) -> Sums: ...
 
 
 # Of a reply and what its round's clients received: the reply as the mean takes it.
 Understanding = Callable[[ClientUpdate, Broadcast], ClientUpdate]
-
-
-class PrivateRound(Protocol):
-    def add(self, update: ClientUpdate) -> None: ...
-
-    def means(self) -> NoisySums: ...
-
-
-class PrivateRounds(Protocol):
-    def begin(self, sent: Broadcast) -> PrivateRound: ...
 
 
 @dataclass(frozen=True)
@@ -345,122 +304,76 @@ class Server:
         clients may have trained from an earlier broadcast.
         """
         understood = understood or self.compression.received_update
-        received = self.compression.received(broadcast)
-        if self.private is not None:
-            return self._aggregate_privately(
-                self.private, state, broadcast, received, replies, understood
-            )
-        method = self._fitted
-        fold, uploads, replied = self._folding()
+        received, method = self.compression.received(broadcast), self._fitted
+        sums = self._sums(received)
+        fold: Fold = sums or self._rule()
+        replied = (
+            RepliesInSum(method, sums)
+            if sums
+            else Replies(method, self.settings.aggregation, self.trainable)
+        )
         reports: list[ClientReport] = []
         for reply in replies:
             report, update = self._admit(reply, broadcast, received, understood)
             reports.append(report)
             if update is not None:
-                replied.add(update, received.weights)
+                with self._blaming("merge"):
+                    replied.add(update, received.weights)
                 if not replied.weighs:
                     fold.add(update)
-                with self._blaming("merge"):
-                    uploads.add(update)
         valid = sum(report.outcome == "ok" for report in reports)
-        if valid < self.wanted(valid):
+        # With noise, a round without a reply changes the model too: else that would tell of data.
+        if self.private is None and valid < self.wanted(valid):
             return replace(state, round=broadcast.round), reports
         if replied.weighs:
             with self._blaming("weigh"):
                 fold = replied.weighed()
         folded = fold.finish(received.weights)
         if method.overrides("server_step"):
-            shared = self._merged(uploads, state, folded)
-            rejected = folded.rejected
-            number, square = replied.number(rejected), replied.mean_square(rejected)
-            seen = self._seen(state, broadcast, folded, shared, number, square)
-            folded, shared, kept = self._method_step(replied.kept(seen, rejected), folded)
+            shared = self._merged(replied, state, folded)
+            seen = replied.seen(self._ended(state, broadcast, folded, shared), folded.rejected)
+            folded, shared, kept = self._method_step(seen, folded)
             weights, slots = self._step(state, folded)
         else:  # the direction, a float64 model, is gone before anything is merged
             weights, slots = self._step(state, folded)
-            shared, kept = self._merged(uploads, state, folded), state.kept
+            shared, kept = self._merged(replied, state, folded), state.kept
         reports = [
             replace(report, used=report.outcome == "ok" and report.client not in folded.rejected)
             for report in reports
         ]
-        if isinstance(fold, SecureMean):
-            clipped = torch.tensor(fold.summed.clipped, dtype=torch.float64)
-            shared = {**shared, f"{LOG}clipped": clipped}
-        return ServerState(broadcast.round, weights, shared, slots, kept), reports
+        told = sums.told if sums else {}
+        return ServerState(broadcast.round, weights, {**shared, **told}, slots, kept), reports
 
-    def _folding(self) -> tuple[Fold, Uploads, Replied]:
-        """What takes a round's replies."""
-        method, settings = self._fitted, self.settings
-        if self.fixed_point is not None:
-            fold = SecureMean(self.fixed_point)
-            uploads = UploadsInSum(method, fold, self.fixed_point.upload)
-            return fold, uploads, RepliedInSum(method, fold)
-        rule = AGGREGATIONS[settings.aggregation]
-        return (
-            rule(self.trainable, self.training, settings.defence(self.population)),
-            Uploads(method, settings.aggregation in ROBUST),
-            Replied(method, settings.aggregation, self.trainable),
-        )
+    def _sums(self, received: Broadcast) -> Sums | None:
+        if self.private is not None:
+            return self.private.begin(received)
+        return SecureMean(self.fixed_point) if self.fixed_point is not None else None
 
-    def _aggregate_privately(
-        self,
-        private: PrivateRounds,
-        state: ServerState,
-        broadcast: Broadcast,
-        received: Broadcast,
-        replies: Iterable[ClientUpdate | ClientFailure],
-        understood: Understanding,
-    ) -> tuple[ServerState, list[ClientReport]]:
-        """Every round changes the model, one without a reply too: that nobody replied would tell of
-        the data. The method sees no length of a single reply, but that of their mean."""
-        sums, reports = private.begin(received), list[ClientReport]()
-        for reply in replies:
-            report, update = self._admit(reply, broadcast, received, understood)
-            reports.append(replace(report, used=report.outcome == "ok"))
-            if update is not None:
-                sums.add(update)
-        noisy, method = sums.means(), self._fitted
-        buffers, _ = named.split(received.weights, received.weights.keys() - noisy.direction)
-        folded, kept = Folded(noisy.direction, buffers), state.kept
+    def _rule(self) -> Fold:
+        rule = AGGREGATIONS[self.settings.aggregation]
+        return rule(self.trainable, self.training, self.settings.defence(self.population))
+
+    def _merged(self, replied: Replies, state: ServerState, folded: Folded) -> Tensors:
         with self._blaming("merge"):
-            _, before = private_and_rest(state.shared)
-            shared = noisy.merged(method, before, self.population)
-        self._require_tensors(shared, "merge")
-        if method.overrides("server_step"):
-            square = sum(float(one.square().sum()) for one in noisy.direction.values())
-            step = self._seen(state, broadcast, folded, shared, noisy.clients, square)
-            folded, shared, kept = self._method_step(step, folded)
-        weights, slots = self._step(state, folded)
-        shared = {**shared, **noisy.shared}
-        return ServerState(broadcast.round, weights, shared, slots, kept), reports
-
-    def _merged(self, uploads: Uploads, state: ServerState, folded: Folded) -> Tensors:
-        with self._blaming("merge"):
-            shared = uploads.merged(state.shared, self.population, folded.rejected)
+            shared = replied.merged(state.shared, self.population, folded.rejected)
         self._require_tensors(shared, "merge")
         return shared
 
-    def _seen(
-        self,
-        state: ServerState,
-        broadcast: Broadcast,
-        folded: Folded,
-        shared: Tensors,
-        clients: int,
-        mean_square: float,
+    def _ended(
+        self, state: ServerState, broadcast: Broadcast, folded: Folded, shared: Tensors
     ) -> ServerStep:
-        """The end of the round, as the method sees it, but for the replies."""
+        """The end of the round, but for the replies."""
         return ServerStep(
             broadcast.round,
-            clients,
-            self.population,
-            self.training.lr_in(broadcast.round) / (1 - self.training.momentum),
-            {name: state.weights[name] for name in folded.direction},
-            folded.direction,
-            folded.buffers,
-            mean_square,
-            shared,
-            state.kept,
+            clients=0,
+            population=self.population,
+            lr=self.training.lr_in(broadcast.round) / (1 - self.training.momentum),
+            weights={name: state.weights[name] for name in folded.direction},
+            direction=folded.direction,
+            buffers=folded.buffers,
+            mean_square=0.0,
+            shared=shared,
+            kept=state.kept,
         )
 
     def _method_step(self, before: ServerStep, folded: Folded) -> tuple[Folded, Tensors, Tensors]:

@@ -21,7 +21,7 @@ from dcfl.methods.method import MeanUpload
 from dcfl.methods.scaffold import Scaffold
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.aggregation import AGGREGATIONS, ROBUST
-from dcfl.server.server import Uploads
+from dcfl.server.server import Replies
 from dcfl.tensors import sha256
 
 SIZE = 5003  # numbers in an upload, by which its tensors are recognised
@@ -85,9 +85,9 @@ def test_folding_gives_the_bits_and_the_layout_of_the_list(
 ) -> None:
     shared, uploads, population = case
     wanted = variates_from_a_list(shared, uploads, population)
-    folded = Uploads(Scaffold(), robust=False)
+    folded = Replies(Scaffold(), "uniform", ())
     for client, upload in enumerate(uploads):
-        folded.add(update(client, upload))
+        folded.add(update(client, upload), {})
     for found in (
         folded.merged(shared, population, ()),
         Scaffold().merge(shared, uploads, population),
@@ -143,9 +143,9 @@ def test_scaffolds_uploads_do_not_gather(aggregation: str) -> None:
 
 def test_whose_uploads_are_folded() -> None:
     for name, method in METHODS.items():
-        folds = Uploads(method(), robust=False).sum is not None
+        folds = Replies(method(), "uniform", ()).sum is not None
         assert folds == (name in ("scaffold", "feddc", "ccvr")), name
-        assert Uploads(method(), robust=True).sum is None
+        assert Replies(method(), "median", ()).sum is None
 
 
 def test_a_class_derived_from_scaffold_may_have_a_merge_with_a_list() -> None:

@@ -25,7 +25,7 @@ from dcfl.methods.method import (
     UploadsSoFar,
     addressed,
 )
-from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Fold, Mean, replies_needed
+from dcfl.server.aggregation import ROBUST, Aggregation, Fold, Mean, fold_for, replies_needed
 from dcfl.server.compression import Compression
 from dcfl.server.fixed_point import FixedPoint, SecureMean
 from dcfl.server.optimizers import ServerOptimizer
@@ -305,13 +305,10 @@ class Server:
         """
         understood = understood or self.compression.received_update
         received, method = self.compression.received(broadcast), self._fitted
+        rule, defence = self.settings.aggregation, self.settings.defence(self.population)
         sums = self._sums(received)
-        fold: Fold = sums or self._rule()
-        replied = (
-            RepliesInSum(method, sums)
-            if sums
-            else Replies(method, self.settings.aggregation, self.trainable)
-        )
+        fold = sums or fold_for(rule, self.trainable, self.training, defence)
+        replied = RepliesInSum(method, sums) if sums else Replies(method, rule, self.trainable)
         reports: list[ClientReport] = []
         for reply in replies:
             report, update = self._admit(reply, broadcast, received, understood)
@@ -348,10 +345,6 @@ class Server:
         if self.private is not None:
             return self.private.begin(received)
         return SecureMean(self.fixed_point) if self.fixed_point is not None else None
-
-    def _rule(self) -> Fold:
-        rule = AGGREGATIONS[self.settings.aggregation]
-        return rule(self.trainable, self.training, self.settings.defence(self.population))
 
     def _merged(self, replied: Replies, state: ServerState, folded: Folded) -> Tensors:
         with self._blaming("merge"):

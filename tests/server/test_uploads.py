@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.method import MeanUpload
 from dcfl.methods.scaffold import Scaffold
 from dcfl.server import Server, ServerSettings, ServerState
-from dcfl.server.aggregation import AGGREGATIONS, ROBUST
+from dcfl.server.aggregation import ROBUST, Aggregation
 from dcfl.server.server import Replies
 from dcfl.tensors import sha256
 
@@ -97,7 +98,7 @@ def test_folding_gives_the_bits_and_the_layout_of_the_list(
             assert (found[name].dtype, found[name].stride()) == (tensor.dtype, tensor.stride())
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_what_is_shared_comes_from_the_replies_that_were_used(aggregation: str) -> None:
     """Krum rejects two of ten at the end of the round: their uploads are not in the sum either."""
     honest = [update(k, {"c": torch.tensor([k / 7])}, 1 + k / 100) for k in range(8)]

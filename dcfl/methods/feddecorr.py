@@ -6,7 +6,7 @@ Learning", ICLR 2023.
     R = (1 / N) * mean_{a != b} C_ab^2,  C = Z^T Z with Z the standardised features
     L = L_CE + mu * R
 
-That is the released code's, to which the published coefficients belong. The paper's, ||K||_F^2 / d^2
+R is the released code's, to which the published coefficients belong. The paper's, ||K||_F^2 / d^2
 with K the correlation matrix, is about N times smaller.
 """
 

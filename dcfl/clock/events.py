@@ -65,7 +65,8 @@ class Clock:
         if self.devices is None:
             return Flight(now, client, number, now)
         device = self.devices.of(client, self.seed)
-        received = now + device.receiving(self._bytes_down(broadcast, client))
+        message = addressed(broadcast, self.server.method, client)
+        received = now + device.receiving(message.num_bytes)
         trained = received + self.passes * int(self.sizes[client]) * device.seconds_per_sample
         ended, lost = trained + device.sending(self._bytes_up(broadcast)), ""
         model = num_bytes(self.server.compression.model_like(broadcast))
@@ -81,9 +82,6 @@ class Clock:
         if until is not None and ended > until:
             ended, lost = until, "its device went away before its reply had arrived"
         return Flight(ended, client, number, now, lost)
-
-    def _bytes_down(self, broadcast: Broadcast, client: int) -> int:
-        return addressed(broadcast, self.server.method, client).num_bytes
 
     def _bytes_up(self, broadcast: Broadcast) -> int:
         """Of every reply."""

@@ -34,9 +34,14 @@ class Asking:
     without: Collection[int] = ()  # clients that never are
 
     def draw(
-        self, size: int, among: Callable[[int], bool], by_size: bool = False, stream: int = 0
+        self,
+        size: int,
+        among: Callable[[int], bool] = lambda client: True,
+        by_size: bool = False,
+        stream: int = 0,
     ) -> list[int]:
-        """So many clients, or as many as there are, without replacement, in the order drawn. The
+        """So many clients, or as many as there are, without replacement, in the order drawn; with
+        a probability in proportion to their images, if `by_size` and the server knows them. The
         first try is `sample_cohort`'s draw, so that nothing differs where everybody is free; as
         there, the places of clients that are left out go to others."""
         asked = size = min(size, self.population)
@@ -75,24 +80,11 @@ class Asking:
         return [client for client in kept if client is not None]
 
 
-def anybody(client: int) -> bool:
-    return True
-
-
-def uniform(asking: Asking, size: int) -> list[int]:
-    return asking.draw(size, anybody)
-
-
-def by_samples(asking: Asking, size: int) -> list[int]:
-    """With a probability in proportion to the client's images."""
-    return asking.draw(size, anybody, by_size=True)
-
-
 def power_of_choice(asking: Asking, size: int) -> list[int]:
     """Candidates by their images; of these, those whose last loss was the highest. Cho, Wang and
     Joshi, "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022: the
     variant rpow-d, which sends no message and takes a client never asked for the worst."""
-    candidates = asking.draw(CANDIDATES * size, anybody, by_size=True)
+    candidates = asking.draw(CANDIDATES * size, by_size=True)
     last = {client: one.loss for client, one in asking.known.items()}
     return sorted(candidates, key=lambda client: -last.get(client, inf))[:size]
 
@@ -132,8 +124,8 @@ def utilities(known: Mapping[int, Known], round: int) -> dict[int, float]:
 
 
 SELECTIONS: Mapping[Selection, Callable[[Asking, int], list[int]]] = {
-    "uniform": uniform,
-    "samples": by_samples,
+    "uniform": lambda asking, size: asking.draw(size),
+    "samples": lambda asking, size: asking.draw(size, by_size=True),
     "power-of-choice": power_of_choice,
     "oort": oort,
 }

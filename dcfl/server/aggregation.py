@@ -94,12 +94,6 @@ def _changes(means: dict[str, Tensor], sent: Tensors) -> dict[str, Tensor]:
     return {name: mean.sub_(sent[name]) for name, mean in means.items()}
 
 
-def replies_needed(aggregation: Aggregation, replies: int, defence: Defence) -> int:
-    """How many replies the rule needs for its guarantee, in a round with `replies` replies."""
-    rule = ROBUST.get(aggregation)
-    return rule([], defence).needed(replies) if rule else 1
-
-
 ROBUST: dict[Aggregation, type[robust.KeepAll]] = {
     "norm-clipping": robust.NormClipping,
     "median": robust.Median,

@@ -37,15 +37,6 @@ class _Piece(NamedTuple):
     counts: bool = False
 
 
-class Summed(NamedTuple):
-    """What the server learns of a round's replies."""
-
-    change: dict[str, Tensor]  # of parameters and running statistics: means, float64
-    upload: dict[str, Tensor]  # sums: float64, or int64 of what counts
-    mean_square: float  # of the length of the parameters' change
-    clipped: float  # the share of the parameters' changes that were out of range
-
-
 @dataclass(frozen=True)
 class FixedPoint:
     trainable: frozenset[str]  # names of the parameters; all other weights are buffers
@@ -88,8 +79,8 @@ class FixedPoint:
             metrics={"seconds": update.metrics.get("seconds", 0.0)},  # a pool plans by them
         )
 
-    def decode(self, sums: Tensors, replies: int, received: Tensors) -> Summed:
-        """`sums` of so many replies."""
+    def decode(self, sums: Tensors, received: Tensors) -> dict[str, Tensor]:
+        """The numbers in a sum of replies: float64, or int64 of what counts."""
         begin = dict.fromkeys(BITS, 0)
         found: dict[str, Tensor] = {}
         for piece in self._pieces(received):
@@ -97,13 +88,7 @@ class FixedPoint:
             whole = sums[piece.part][begin[piece.part] : end].reshape(piece.shape)
             found[piece.name] = whole if piece.counts else whole.double() * self._step(piece)
             begin[piece.part] = end
-        numbers = max(1, begin[PARAMETERS]) * replies
-        return Summed(
-            {name: found[name] / replies for name in _floating(received)},
-            {name: found[f"upload/{name}"] for name in self.upload},
-            float(found[SQUARE]) / replies,
-            float(found[CLIPPED]) / numbers,
-        )
+        return found
 
     def _pieces(self, received: Tensors) -> list[_Piece]:
         """All that is added, in the order in which it is sent."""
@@ -148,17 +133,21 @@ class SecureMean:
                 self._sums[name] = numbers.clone()
 
     def finish(self, sent: Tensors) -> Folded:
-        summed = self._form.decode(self._sums, self.clients, sent)
-        self.upload: Tensors = summed.upload
-        self.mean_square = summed.mean_square
+        form, clients = self._form, self.clients
+        found = form.decode(self._sums, sent)
+        upload = {name: found[f"upload/{name}"] for name in form.upload}
         means = {
-            name: total / self.clients if total.is_floating_point() else total // self.clients
-            for name, total in summed.upload.items()
+            name: total / clients if total.is_floating_point() else total // clients
+            for name, total in upload.items()
         }
-        dtypes = {name: like.dtype for name, like in self._form.upload.items()}
-        self.mean = MeanUpload(means, self.clients, dtypes)
-        self.told: Tensors = {f"{LOG}clipped": torch.tensor(summed.clipped, dtype=torch.float64)}
-        direction, changes = named.split(summed.change, self._form.trainable)
-        buffers = {name: sent[name].double() + change for name, change in changes.items()}
+        dtypes = {name: like.dtype for name, like in form.upload.items()}
+        self.upload: Tensors = upload
+        self.mean = MeanUpload(means, clients, dtypes)
+        self.mean_square = float(found[SQUARE]) / clients
+        clipped = found[CLIPPED].double() / (max(1, self._sums[PARAMETERS].numel()) * clients)
+        self.told: Tensors = {f"{LOG}clipped": clipped}
+        changes = {name: found[name] / clients for name in _floating(sent)}
+        direction, moved = named.split(changes, form.trainable)
+        buffers = {name: sent[name].double() + change for name, change in moved.items()}
         counts = {name: one for name, one in sent.items() if not one.is_floating_point()}
         return Folded(direction, {**buffers, **counts})

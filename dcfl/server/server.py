@@ -25,7 +25,7 @@ from dcfl.methods.method import (
     UploadsSoFar,
     addressed,
 )
-from dcfl.server.aggregation import ROBUST, Aggregation, Fold, Mean, fold_for, replies_needed
+from dcfl.server.aggregation import ROBUST, Aggregation, Fold, Mean, fold_for
 from dcfl.server.compression import Compression
 from dcfl.server.fixed_point import FixedPoint, SecureMean
 from dcfl.server.optimizers import ServerOptimizer
@@ -64,8 +64,9 @@ class ServerSettings(Settings):
         return Defence(self.byzantine, self.clip_norm, population)
 
     def replies_needed(self, replies: int, population: int) -> int:
-        """How many replies the rule needs, in a round with `replies` replies."""
-        return replies_needed(self.aggregation, replies, self.defence(population))
+        """How many replies the rule needs for its guarantee, in a round with `replies` replies."""
+        rule = ROBUST.get(self.aggregation)
+        return rule([], self.defence(population)).needed(replies) if rule else 1
 
     def require_replies(self, cohort: int, clients: int) -> None:
         """Refuse a robust rule that needs more replies than a round can bring."""

@@ -13,7 +13,7 @@ from dcfl.errors import ConfigError
 from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate
 from dcfl.server import ServerSettings, robust
-from dcfl.server.aggregation import fold_for, replies_needed
+from dcfl.server.aggregation import Aggregation, fold_for
 from dcfl.server.robust import Defence, Folded
 
 RULES = ["norm-clipping", "median", "trimmed-mean", "krum", "multi-krum"]
@@ -99,11 +99,11 @@ def test_who_was_rejected_is_told(rule: str, rejected: set[int]) -> None:
 def test_how_many_replies_krum_needs(
     share: float, replies: int, population: int, needed: int
 ) -> None:
-    defence = Defence(share, 0.0, population)
-    assert replies_needed("krum", replies, defence) == needed
-    assert replies_needed("multi-krum", replies, defence) == needed
-    assert replies_needed("median", replies, defence) == 1
-    assert replies_needed("uniform", replies, defence) == 1
+    def wanted(rule: Aggregation) -> int:
+        return ServerSettings(rule, byzantine=share).replies_needed(replies, population)
+
+    assert wanted("krum") == wanted("multi-krum") == needed
+    assert wanted("median") == wanted("uniform") == 1
 
 
 @settings(max_examples=200, deadline=None)
@@ -113,7 +113,7 @@ def test_krum_never_runs_on_a_number_that_its_theorem_does_not_cover(
 ) -> None:
     """However f is bounded: n >= needed means n >= 2 * (the expected number of attackers) + 3."""
     population = replies + more
-    if replies_needed("krum", replies, Defence(share, 0.0, population)) <= replies:
+    if ServerSettings("krum", byzantine=share).replies_needed(replies, population) <= replies:
         assert replies >= 2 * share * replies + 3 - 1e-6
 
 

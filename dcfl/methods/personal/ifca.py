@@ -27,7 +27,7 @@ from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.method import Cost, Method, ServerStep
 from dcfl.settings import key
 from dcfl.system.transfers import on_device
-from dcfl.tensors import RunningMean, apart, cast_like, snapshot, together
+from dcfl.tensors import RunningMean, apart, cast_like, together
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class IFCA(Method):
     equation: ClassVar = "j = argmin_j L_CE(w_j),  w_j <- mean of the clients that chose j"
     cost: ClassVar = Cost(passes=2, copies=2, up="8", down="2 * weights", kept="weights")
     neutral: ClassVar = None
+    keeps_model: ClassVar = True
     any_aggregation: ClassVar = False
     any_optimizer: ClassVar = False  # which would move weights that nobody begins with
     keeps_replies: ClassVar = True
@@ -75,9 +76,6 @@ class IFCA(Method):
     def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
         if not 0 <= int(update.upload["cluster"]) < self.clusters:
             raise ProtocolError("a cluster that is not there")
-
-    def own_weights(self, client: Client) -> Tensors:
-        return snapshot(client.model, client.received)
 
     def server_step(self, step: ServerStep) -> ServerStep:
         rest, like = {**step.weights, **step.buffers}, step.replies[0].weights

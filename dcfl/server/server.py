@@ -421,13 +421,11 @@ class Server:
     ) -> tuple[ClientReport, ClientUpdate | None]:
         """What became of a reply, and the reply itself, unpacked, if it is valid."""
         sent = addressed(broadcast, self._fitted, reply.client)
+        up = 0 if isinstance(reply, ClientFailure) else reply.num_bytes
+        up, down = reply.traffic or Traffic(up, sent.num_bytes)
+        report = ClientReport(reply.client, "ok", bytes_up=up, bytes_down=down)
         if isinstance(reply, ClientFailure):
-            up, down = reply.traffic or Traffic(0, sent.num_bytes)
-            report = ClientReport(
-                reply.client, reply.outcome, reply.reason, bytes_up=up, bytes_down=down
-            )
-            return report, None
-        up, down = reply.traffic or Traffic(reply.num_bytes, sent.num_bytes)
+            return replace(report, outcome=reply.outcome, reason=reply.reason), None
         try:
             update = understood(reply, received)
             if self.fixed_point is None:
@@ -435,19 +433,10 @@ class Server:
             elif reply.weights:  # else it is in another reply's sum
                 check_like(reply.weights, self.fixed_point.example(received.weights), "reply")
         except ProtocolError as error:
-            reason = str(error)
-            report = ClientReport(reply.client, "rejected", reason, bytes_up=up, bytes_down=down)
-            return report, None
-        report = ClientReport(
-            reply.client,
-            "ok",
-            num_examples=reply.num_examples,
-            num_steps=reply.num_steps,
-            bytes_up=up,
-            bytes_down=down,
-            metrics=reply.metrics,
-        )
-        return report, update
+            return replace(report, outcome="rejected", reason=str(error)), None
+        examples, steps = reply.num_examples, reply.num_steps
+        told = replace(report, num_examples=examples, num_steps=steps, metrics=reply.metrics)
+        return told, update
 
     def _step(self, state: ServerState, folded: Folded) -> tuple[Tensors, Tensors]:
         """The optimiser moves the parameters; buffers are simply replaced.

@@ -28,7 +28,7 @@ SMALL = {
     "training.epochs": 1,
     "engine.workers": 1,
 }
-AGGREGATIONS = ("samples", "uniform", "fednova", "median", "trimmed-mean", "geometric-median")
+AGGREGATIONS = ("samples", "uniform", "fednova", "median", "trimmed-mean")
 OPTIMIZERS = ("avgm", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedacg")
 ATTACKS = ("sign-flip", "noise", "scaling", "label-flip", "prototype-flip")
 

@@ -27,7 +27,7 @@ from benchmarks.records import keep
 SEEDS = (0, 1, 2)
 RULES = (
     *("uniform", "norm-clipping", "median", "trimmed-mean"),
-    *("krum", "multi-krum", "geometric-median"),
+    *("krum", "multi-krum"),
 )
 ATTACKS: dict[str, dict[str, Any]] = {
     "no attack": {"kind": "none"},

@@ -12,6 +12,7 @@ and by the chance that it was not there. There are two ways of drawing:
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -36,32 +37,27 @@ class Drawn(NamedTuple):
     def epsilon(self, noise: float, delta: float) -> float:
         """Against those who see every round's model. `noise`: its deviation on the sum of the
         replies, by the longest of them."""
-        with_noise = _accounting().GaussianDpEvent
+        events = dp_accounting()
+        with_noise = events.GaussianDpEvent
         if self.sampling.poisson:
-            from dp_accounting.pld import PLDAccountant
-
-            coins = PLDAccountant(value_discretization_interval=INTERVAL)
-            one = _accounting().PoissonSampledDpEvent(self.participation, with_noise(noise))
+            coins = dp_accounting("pld").PLDAccountant(value_discretization_interval=INTERVAL)
+            one = events.PoissonSampledDpEvent(self.participation, with_noise(noise))
             return float(coins.compose(one, self.rounds).get_epsilon(delta))
-        from dp_accounting.rdp import RdpAccountant
-
-        fixed = RdpAccountant(ORDERS, _accounting().NeighboringRelation.REPLACE_ONE)
+        fixed = dp_accounting("rdp").RdpAccountant(ORDERS, events.NeighboringRelation.REPLACE_ONE)
         clients = self.sampling.clients(self.clients)
         cohort = min(cohort_size(self.clients, self.participation), clients)
-        event = _accounting().SampledWithoutReplacementDpEvent
         # Of a cohort that is everybody this is the Gaussian itself.
-        one = event(clients, cohort, with_noise(noise / 2))
+        one = events.SampledWithoutReplacementDpEvent(clients, cohort, with_noise(noise / 2))
         return float(fixed.compose(one, self.rounds).get_epsilon(delta))
 
 
-def _accounting() -> Any:
+def dp_accounting(module: str = "") -> Any:
     try:
-        import dp_accounting
+        return import_module(f"dp_accounting.{module}".rstrip("."))
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"privacy.noise: dp-accounting works out what it is worth: {install_command('privacy')}"
         ) from error
-    return dp_accounting
 
 
 def least_noise(

@@ -16,14 +16,15 @@ the clip C, m the expected cohort and q the share of clients that shall be withi
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import exp, sqrt
 
 import torch
 from torch import Tensor
 
+from dcfl import tensors as named
 from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors
-from dcfl.methods.method import Method
+from dcfl.methods.method import MeanUpload, Method, mean_of
 from dcfl.privacy import (
     CLIP,
     COUNT_NOISE,
@@ -36,10 +37,11 @@ from dcfl.privacy import (
     grid_step,
     noised,
 )
-from dcfl.server.server import NoisySums
+from dcfl.server.robust import Folded
 from dcfl.tensors import clip_share
 
 RATE = 0.2  # of the clip, as published
+UPLOAD = "upload/"  # begins the names of what a method sends, among those of parameters
 
 
 @dataclass(frozen=True)
@@ -69,57 +71,61 @@ class RoundSums:
     sent: Broadcast
     clip: float
     draws: Draws
-    _sums: dict[str, Tensor] = field(init=False)
+    _sums: dict[str, Tensor] = field(init=False)  # of changes and, in a folder, of uploads
     _steps: dict[str, float] = field(init=False)
-    _uploads: dict[str, Tensor] = field(init=False)
-    _upload_steps: dict[str, float] = field(init=False)
     _within: float = 0.0  # sum of b_i - 1/2
+    clients: int = 0  # and what else `Sums` of the server has after `finish`
+    upload: Tensors = field(init=False)
+    mean: MeanUpload = field(init=False)
+    mean_square: float = 0.0
+    told: Tensors = field(init=False)
 
     def __post_init__(self) -> None:
         about, noise = self.about, self.about.settings.on_sums
         like = {name: one for name, one in self.sent.weights.items() if name in about.trainable}
-        self._sums = {
-            name: torch.zeros_like(one, dtype=torch.float64) for name, one in like.items()
-        }
         step = grid_step(2 * self.clip, noise, sum(one.numel() for one in like.values()))
         self._steps = dict.fromkeys(like, step)
-        uploads = about.upload
-        self._uploads = {
-            name: torch.zeros(one.shape, dtype=torch.float64) for name, one in uploads.items()
-        }
-        sensitivity = about.method.upload_sensitivity() or {}
-        self._upload_steps = {
-            name: grid_step(sensitivity[name], noise * sqrt(len(uploads)), one.numel())
-            for name, one in uploads.items()
+        sensitivity, each = about.method.upload_sensitivity() or {}, noise * sqrt(len(about.upload))
+        for name, one in about.upload.items():
+            like[UPLOAD + name] = one
+            self._steps[UPLOAD + name] = grid_step(sensitivity[name], each, one.numel())
+        self._sums = {
+            name: torch.zeros(one.shape, dtype=torch.float64) for name, one in like.items()
         }
 
     def add(self, update: ClientUpdate) -> None:
         """Take a valid reply."""
-        sent = self.sent.weights
-        changes = {name: update.weights[name].double() - sent[name].double() for name in self._sums}
-        share = clip_share(changes.values(), self.clip)
-        for name, change in changes.items():
-            self._sums[name].add_(_in_steps(change.mul_(share), self._steps[name]))
-        for name, tensor in bounded(update.upload, self.about.method).items():
-            self._uploads[name].add_(_in_steps(tensor, self._upload_steps[name]))
+        own = named.split(self.sent.weights, self._sums)[0].items()
+        exact = {name: update.weights[name].double() - sent.double() for name, sent in own}
+        share = clip_share(exact.values(), self.clip)
+        exact = {name: change.mul_(share) for name, change in exact.items()}
+        upload = bounded(update.upload, self.about.method)
+        exact |= {UPLOAD + name: tensor for name, tensor in upload.items()}
+        for name, tensor in exact.items():
+            self._sums[name].add_(_in_steps(tensor, self._steps[name]))
         self._within += 0.5 if update.metrics.get(WITHIN, 0.0) > 0.5 else -0.5
 
-    def means(self) -> NoisySums:
+    def finish(self, sent: Tensors) -> Folded:
         """The sums with their noise, by the expected number of replies. Do not call it twice: the
-        noise would be another."""
-        direction = self._mean(self._sums, self._steps)
-        upload = self._mean(self._uploads, self._upload_steps)
-        return NoisySums(direction, upload, max(1, round(self.about.cohort)), self._next_clip())
+        noise would be another. The method sees no length of a single reply, but their mean's."""
+        means = self._means()
+        direction = {name: mean for name, mean in means.items() if name in sent}
+        self.upload = {name: means[UPLOAD + name] for name in self.about.upload}
+        self.clients = max(1, round(self.about.cohort))
+        self.mean = replace(mean_of([self.upload]), clients=self.clients)
+        self.mean_square = sum(float(one.square().sum()) for one in direction.values())
+        self.told = self._next_clip()
+        return Folded(direction, named.split(sent, direction)[1])
 
-    def _mean(self, sums: Tensors, steps: dict[str, float]) -> dict[str, Tensor]:
-        cohort = self.about.cohort
+    def _means(self) -> dict[str, Tensor]:
+        cohort, steps = self.about.cohort, self._steps
         return {
             name: (
                 total.add_(self.draws.steps(total)).mul_(steps[name] / cohort)
                 if steps[name]
                 else total.div_(cohort)
             )
-            for name, total in sums.items()
+            for name, total in self._sums.items()
         }
 
     def _next_clip(self) -> dict[str, Tensor]:

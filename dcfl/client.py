@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
-from dcfl.data.client_data import Batch, ClientData
+from dcfl.data.client_data import Batch as Batch
+from dcfl.data.client_data import ClientData
 from dcfl.messages import Tensors
 from dcfl.models.output import FeatureModel, Output
 from dcfl.models.parts import personal_tensors, unsent_tensors
@@ -21,16 +22,6 @@ from dcfl.tensors import copies
 
 if TYPE_CHECKING:
     from dcfl.local_training import LocalTraining
-
-__all__ = [
-    "Batch",
-    "Client",
-    "evaluating",
-    "frozen",
-    "observe",
-    "perturbed",
-    "without_statistics",
-]
 
 
 @dataclass

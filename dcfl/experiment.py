@@ -360,11 +360,6 @@ class Experiment:
                 f"{others} asks other clients than [privacy] accounts for: its guarantee is for "
                 f'federation.selection = "uniform" and rounds in which everybody can be asked once'
             )
-        if clock.takes_stale and self.compression != CompressionSettings():
-            raise ConfigError(
-                f"[compression] packs what clients of one round send, and clock.mode = "
-                f'"{clock.mode}" with clock.late = "{clock.late}" mixes rounds'
-            )
         if self.by_clock and self.federation.sampling != "fixed":
             raise ConfigError(
                 f"{others} says itself who is asked: leave out federation.sampling = "

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dcfl.amplification import Drawn, least_noise
+from dcfl.amplification import Drawn, dp_accounting, least_noise
 from dcfl.errors import ConfigError, ProtocolError
 from dcfl.federation import FIXED, Sampling, sample_cohort
 from dcfl.messages import PRIVATE, Broadcast, ClientUpdate, Tensors, private_and_rest
@@ -36,7 +36,6 @@ from dcfl.models.parts import sent_modules
 from dcfl.server.validation import check_like
 from dcfl.settings import Settings, key
 from dcfl.system.transfers import on_device
-from dcfl.system.wording import install_command
 from dcfl.tensors import cast_like, clip_share
 
 # Of clip, noise or sensitivity: the product of two still passes the server's checks, or is far from
@@ -184,15 +183,15 @@ class Protection:
         exact = {name: tensor.to(torch.float64, copy=True) for name, tensor in upload.items()}
         clipped = self.method.clip_upload(exact)
         self._require_like(clipped, exact)
-        sensitivity = self.method.upload_sensitivity() or {}
+        sensitivity, sent = self.method.upload_sensitivity() or {}, in_floats(upload)
         if self.settings.central:
-            return cast_like(bounded(clipped, self.method), upload)
+            return cast_like(bounded(clipped, self.method), sent)
         noise = self.settings.noise * sqrt(len(clipped))
         protected = {}
         for name in self.upload:  # not in the order of the client's upload: it, too, could tell
             step = grid_step(sensitivity[name], noise, clipped[name].numel())
             protected[name] = noised(clipped[name], step, draws)
-        return cast_like(protected, upload)
+        return cast_like(protected, sent)
 
     def _require_like(self, tensors: Tensors, example: Tensors) -> None:
         """Names and shapes that depend on the data would reveal something that no noise hides."""
@@ -202,6 +201,11 @@ class Protection:
             raise ConfigError(
                 f"[privacy] lets out only what upload_like of {self.method.name} describes: {error}"
             ) from error
+
+
+def in_floats(upload: Tensors) -> dict[str, Tensor]:
+    """The form in which an upload leaves a client: what counts is not whole once it is clipped."""
+    return {name: one if one.is_floating_point() else one.double() for name, one in upload.items()}
 
 
 def bounded(upload: Tensors, method: Method) -> dict[str, Tensor]:
@@ -364,9 +368,10 @@ def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
     sensitivity = method.upload_sensitivity()
     if sensitivity is None:
         raise ConfigError(
-            f"[privacy] covers weights alone, not what {method.name} sends beside them: choose a "
-            f"method.name that sends nothing else, such as fedavg or dcfl-sw, or, in a method of "
-            f"your own, define upload_sensitivity (docs/privacy.md)"
+            f"[privacy] covers weights alone, not what {method.name}, as it is set, sends beside "
+            f"them: choose a method.name that sends nothing else, such as fedavg or dcfl-sw, set "
+            f"method.prototype_normalize = true (dcfl-pw, fedproc), or define upload_sensitivity "
+            f"in a method of your own (docs/privacy.md)"
         )
     if not method.overrides("upload"):
         return
@@ -387,12 +392,6 @@ def _check_upload_covered(method: Method, upload: Tensors | None) -> None:
             f"{method.name}: upload_like and upload_sensitivity must name the same tensors; "
             f"only one of them has {odd}"
         )
-    for name, tensor in upload.items():
-        if not tensor.is_floating_point():
-            raise ConfigError(
-                f"[privacy] adds noise, and {name} in the upload of {method.name} is "
-                f"{tensor.dtype}: send floating-point numbers"
-            )
 
 
 # What it is worth
@@ -481,40 +480,38 @@ def epsilon_at(apart: float, delta: float) -> float | None:
     return _boundary(lambda epsilon: delta_at(epsilon) <= delta, LARGEST_EPSILON, 0.0)
 
 
+def _reached(
+    settings: PrivacySettings, method: Method, schedule: Schedule, again: int = 0
+) -> float | None:
+    """Epsilon after all rounds of the schedule, and so many more."""
+    if settings.central:
+        drawn = schedule.drawn._replace(rounds=schedule.rounds + again)
+        return spent_centrally(settings, method, drawn)
+    return spent(settings, (schedule.most_visits() + again) * releases(method))
+
+
 def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) -> None:
     """Refuse a run whose whole schedule would spend more than `settings.epsilon`."""
     if not settings.noise:
         return
+    reached, most, delta = _reached(settings, method, schedule), settings.epsilon, settings.delta
+    if not most or (reached is not None and reached <= most):
+        return
+    asked = fitting = coins = ""
     if settings.central:
-        _check_central_budget(settings, method, schedule.drawn)
-        return
-    visits, per_visit = schedule.most_visits(), releases(method)
-    reached = spent(settings, visits * per_visit)
-    if not settings.epsilon or (reached is not None and reached <= settings.epsilon):
-        return
-    allowed = _boundary(lambda scale: _deltas(scale)(settings.epsilon) <= settings.delta, 0.0, 1e3)
-    answers = floor((allowed / distance(settings.noise, per_visit)) ** 2)  # 0 of infinity
-    rounds = schedule.rounds_within(answers)
-    fitting = f"at most {rounds} rounds fit" if rounds else "not even one round fits"
-    noise = max(_rounded_up(distance(1.0, visits * per_visit) / allowed), LEAST_ACCOUNTED)
+        noise = noise_for(most, delta, schedule.drawn, releases(method))
+        coins = "" if schedule.sampling.poisson else '; less with federation.sampling = "poisson"'
+    else:
+        visits, per_visit = schedule.most_visits(), releases(method)
+        noise = noise_at_client(most, delta, visits * per_visit)
+        answers = floor((_apart(most, delta) / distance(settings.noise, per_visit)) ** 2)
+        rounds = schedule.rounds_within(answers)  # 0 answers where the distance is infinite
+        asked = f", for which some client answers {visits} times,"
+        fitting = f"at most {rounds} rounds fit; " if rounds else "not even one round fits; "
     raise ConfigError(
-        f"privacy.epsilon = {settings.epsilon:g}: {schedule.rounds} rounds, for which some client "
-        f"answers {visits} times, would "
+        f"privacy.epsilon = {most:g}: {schedule.rounds} rounds{asked} would "
         f"{'have no guarantee' if reached is None else f'reach epsilon {reached:.2f}'} "
-        f"at delta {settings.delta:g}; {fitting}; privacy.noise = {noise:g} would do"
-    )
-
-
-def _check_central_budget(settings: PrivacySettings, method: Method, drawn: Drawn) -> None:
-    reached = spent_centrally(settings, method, drawn)
-    if not settings.epsilon or (reached is not None and reached <= settings.epsilon):
-        return
-    noise = noise_for(settings.epsilon, settings.delta, drawn, releases(method))
-    raise ConfigError(
-        f"privacy.epsilon = {settings.epsilon:g}: {drawn.rounds} rounds would "
-        f"{'have no guarantee' if reached is None else f'reach epsilon {reached:.2f}'} "
-        f"at delta {settings.delta:g}; privacy.noise = {noise:g} would do"
-        + ("" if drawn.sampling.poisson else '; less with federation.sampling = "poisson"')
+        f"at delta {delta:g}; {fitting}privacy.noise = {noise:g} would do{coins}"
     )
 
 
@@ -529,19 +526,11 @@ def account(
     if not settings.active:
         return {}
     again = repeated if settings.secret else 0
-    if settings.central:
-        drawn = schedule.drawn._replace(rounds=schedule.rounds + again)
-        return {
-            "epsilon": spent_centrally(settings, method, drawn),
-            "delta": settings.delta,
-            "secret_noise": settings.secret,
-        }
-    visits = schedule.most_visits() + again
     return {
-        "epsilon": spent(settings, visits * releases(method)),
+        "epsilon": _reached(settings, method, schedule, again),
         "delta": settings.delta,
-        "most_visits": visits,
         "secret_noise": settings.secret,
+        **({} if settings.central else {"most_visits": schedule.most_visits() + again}),
     }
 
 
@@ -569,8 +558,7 @@ def noise_needed(
     """For a method that sends its weights alone: at the server, with either way of sampling, and at
     the clients, which pay for every visit."""
     visits, share = schedule.most_visits(), schedule.participation
-    apart = _boundary(lambda scale: _deltas(scale)(epsilon) <= delta, 0.0, 1e3)
-    alone = max(_rounded_up(distance(1.0, visits) / apart), LEAST_ACCOUNTED)
+    alone = noise_at_client(epsilon, delta, visits)
     coins = schedule.drawn._replace(sampling=replace(schedule.sampling, poisson=True))
     found = []
     for where, noise, drawn, averaged in (
@@ -600,14 +588,19 @@ def _deltas(scale: float) -> Callable[[float], float]:
     """Delta by epsilon of a Gaussian mechanism, from dp-accounting."""
     if scale == 0:
         return lambda epsilon: 0.0
-    try:
-        from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"privacy.noise: dp-accounting works out what it is worth: {install_command('privacy')}"
-        ) from error
-    loss = GaussianPrivacyLoss(1 / scale)
+    losses = dp_accounting("pld.privacy_loss_mechanism")
+    loss = losses.GaussianPrivacyLoss(1 / scale)
     return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
+
+
+def _apart(epsilon: float, delta: float) -> float:
+    """How far apart answers may lie, by `distance`."""
+    return _boundary(lambda scale: _deltas(scale)(epsilon) <= delta, 0.0, 1e3)
+
+
+def noise_at_client(epsilon: float, delta: float, released: int) -> float:
+    """The least privacy.noise at each client, with three digits."""
+    return max(_rounded_up(distance(1.0, released) / _apart(epsilon, delta)), LEAST_ACCOUNTED)
 
 
 def _boundary(fits: Callable[[float], bool], inside: float, outside: float) -> float:

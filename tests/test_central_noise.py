@@ -49,6 +49,7 @@ from dcfl.runs.connect import connect
 from dcfl.runs.run import Run
 from dcfl.server import ServerSettings
 from dcfl.server.optimizers import OPTIMIZERS
+from dcfl.server.server import RepliesInSum
 from tests.command_line import Call, calls
 from tests.engines.runs import TRAINING, Flat, bits, federation
 from tests.flower.in_process import in_process
@@ -57,6 +58,7 @@ call = pytest.fixture(calls)
 FEDAVG = METHODS["fedavg"]()
 COINS = Sampling(poisson=True)
 ON = PrivacySettings(clip=0.5, noise=0.6, where="server")
+PROTOTYPES = METHODS["dcfl-pw"](prototype_normalize=True)  # type: ignore[call-arg]
 SIZE = 6
 MODEL = Flat()  # a run trains a copy
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
@@ -96,6 +98,10 @@ def reply(change: object, client: int = 0, **about: Any) -> ClientUpdate:
     return ClientUpdate(client, weights, about.get("upload", {}), 1, 0, about.get("metrics", {}))
 
 
+def direction(sums: RoundSums) -> Tensors:
+    return sums.finish(sums.sent.weights).direction
+
+
 # What is added up
 
 
@@ -105,8 +111,8 @@ def test_changes_are_clipped_added_up_and_divided_by_the_cohort_that_is_expected
     for change in ([3.0, 4.0, 0, 0, 0, 0], [0.5, 0, 0, 0, 0, 0]):
         sums.add(reply(change))
     wanted = torch.tensor([0.6 + 0.5, 0.8, 0, 0, 0, 0], dtype=torch.float64) / 4
-    torch.testing.assert_close(sums.means().direction, {"w": wanted})
-    assert not round_of(privacy).means().direction["w"].any()  # nobody has replied
+    torch.testing.assert_close(direction(sums), {"w": wanted})
+    assert not direction(round_of(privacy))["w"].any()  # nobody has replied
 
 
 @settings(deadline=None)
@@ -134,13 +140,75 @@ def test_no_client_moves_the_sums_further_than_is_accounted(
         ends.append(sums)
     more, fewer = ends
     apart = [(more._sums[n] - fewer._sums[n]).norm() / DEVIATION for n in more._sums]
-    apart += [(more._uploads[n] - fewer._uploads[n]).norm() / DEVIATION for n in more._uploads]
     counted = abs(more._within - fewer._within) / (4 * noise * 0.5)
     # An upload costs as much as the weights do; the count is paid for by more noise on both.
     weights, upload_too = float(apart[0]) ** 2, float(apart[1]) ** 2
     assert weights + counted**2 <= noise**-2 * (1 + 1e-6)
     assert upload_too <= noise**-2
     assert weights + upload_too + counted**2 <= 2 * noise**-2
+
+
+def images_of(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """How many of each of three classes, and where their embeddings point."""
+    counts = rng.integers(0, 30, 3) * (rng.random(3) < 0.6)
+    return counts, rng.standard_normal((3, 4))
+
+
+def prototype_upload(images: tuple[np.ndarray, np.ndarray]) -> Tensors:
+    """Each class's embeddings are of length 1 and equal, which makes the longest sums."""
+    counts, directions = images
+    units = directions / np.linalg.norm(directions, axis=1, keepdims=True)
+    return {
+        "sums": torch.from_numpy(counts[:, None] * units),
+        "counts": torch.from_numpy(counts.astype(float)),
+    }
+
+
+@pytest.mark.parametrize("name", ["sums", "counts"])
+def test_prototypes_of_the_worst_pair_are_as_far_apart_as_is_accounted(name: str) -> None:
+    """The pair is searched for, from many beginnings, by changes that make it worse."""
+    rng, worst = np.random.default_rng(0), 0.0
+
+    def apart(pair: list[tuple[np.ndarray, np.ndarray]]) -> float:
+        first, second = (PROTOTYPES.clip_upload(prototype_upload(one))[name] for one in pair)
+        return float((first - second).norm())
+
+    for _ in range(10):
+        pair = [images_of(rng), images_of(rng)]
+        for _ in range(150):
+            tried = [*pair]
+            counts, directions = tried[side := int(rng.integers(2))]
+            if rng.random() < 0.2:
+                counts = images_of(rng)[0]
+            tried[side] = (counts, directions + 0.5 * rng.standard_normal(directions.shape))
+            pair = max(pair, tried, key=apart)
+        worst = max(worst, apart(pair))
+    # Counts are not negative, so that two are never opposite.
+    reached = 2.0 if name == "sums" else sqrt(2)
+    assert 0.95 * reached < worst <= reached * (1 + 1e-12)
+    assert worst <= (PROTOTYPES.upload_sensitivity() or {})[name]
+
+
+def test_prototypes_are_means_of_what_the_clients_may_send() -> None:
+    """Without noise, by hand: of each class the sums by the counts, both by the client's length."""
+    sums = round_of(PrivacySettings(clip=1.0, where="server"), PROTOTYPES, cohort=3.0)
+    many, one = torch.tensor([300.0, 400.0, 0, 0]), torch.tensor([1.0, 0, 0, 0])
+    for counts, at in ((many, 0), (one, 1)):
+        embeddings = torch.eye(4)[at].expand(4, 4) * counts[:, None]
+        upload = {"sums": embeddings, "counts": counts}
+        clipped = PROTOTYPES.clip_upload({n: t.double() for n, t in upload.items()})
+        sums.add(reply([0.0] * SIZE, upload=clipped))
+    direction(sums)
+    shared = RepliesInSum(PROTOTYPES, sums).merged({}, 6, ())
+    assert shared["known"].tolist() == [True, True, False, False]
+    wanted = torch.zeros(4, 4)
+    wanted[0, 0], wanted[0, 1], wanted[1, 0] = 0.6 / 1.6, 1 / 1.6, 1.0
+    torch.testing.assert_close(shared["prototypes"], wanted)
+
+
+def test_prototypes_with_each_clients_own_noise_are_accepted(tmp_path: Path) -> None:
+    run = finished(made(tmp_path, PROTOTYPES, replace(ON, where="client")))
+    assert {row["outcome"] for row in bits(run)["clients"]} == {"ok"}
 
 
 def test_the_noise_has_the_deviation_that_is_accounted_and_comes_once_a_round() -> None:
@@ -153,7 +221,7 @@ def test_the_noise_has_the_deviation_that_is_accounted_and_comes_once_a_round() 
         sums = about.begin(Broadcast(round, sent, {}))
         for client in range(replies):
             sums.add(ClientUpdate(client, sent, {}, 1, 0, {}))
-        return sums.means().direction["w"] * 8.0 / 3.0
+        return direction(sums)["w"] * 8.0 / 3.0
 
     one, many, later = noise(1, 1), noise(1, 50), noise(2, 1)
     assert torch.equal(one, many)  # one noise, however many have replied
@@ -169,7 +237,8 @@ def test_the_clip_follows_the_quantile() -> None:
     sums = round_of(privacy, cohort=4.0)
     for within in (1.0, 1.0, 0.0, 1.0):
         sums.add(reply([0.0] * SIZE, metrics={WITHIN: within}))
-    assert float(sums.means().shared["privacy/clip"]) == pytest.approx(2.0 * exp(-0.2 * 0.25))
+    direction(sums)
+    assert float(sums.told["privacy/clip"]) == pytest.approx(2.0 * exp(-0.2 * 0.25))
 
 
 def test_a_client_clips_to_what_it_is_told_and_says_whether_that_was_shorter() -> None:
@@ -216,6 +285,25 @@ def test_published_figures_are_upper_bounds_and_near(
 ) -> None:
     ours = Drawn(10**6, share, rounds, COINS).epsilon(noise, 1e-5)
     assert 0.7 * published < ours < published
+
+
+@pytest.mark.parametrize(
+    ("noise", "share", "rounds", "tight", "renyi"),
+    [
+        (1.0, 0.1, 100, 7.0481, 7.8993),
+        (0.6, 0.05, 50, 8.9091, 10.4971),
+        (2.0, 0.5, 20, 5.6908, 6.2284),
+        (1.1, 256 / 60_000, 14_062, 2.3827, 2.5966),
+    ],
+)
+def test_opacus_says_the_same(
+    noise: float, share: float, rounds: int, tight: float, renyi: float
+) -> None:
+    """Opacus 1.6.0 at delta 1e-5: its PRVAccountant, with an eps_error of 0.001, and its
+    RDPAccountant, whose bound is an upper one."""
+    ours = Drawn(10**6, share, rounds, COINS).epsilon(noise, 1e-5)
+    assert tight - 0.002 < ours < tight + 0.01
+    assert ours < renyi
 
 
 def test_a_fixed_cohort_is_never_worth_less_than_no_sampling_at_all() -> None:
@@ -372,7 +460,9 @@ def test_settings_that_mean_nothing_are_refused(values: dict[str, Any], message:
         ("fedavg", "krum", "looks at single replies"),
         ("fedavg", "samples", "weighs clients by how much data"),
         ("fedma", "uniform", "fedma looks at single replies"),
-        ("scaffold", "uniform", "not what scaffold sends"),
+        ("scaffold", "uniform", "not what scaffold, as it is set, sends"),
+        ("dcfl-pw", "uniform", "set method.prototype_normalize = true"),
+        ("fedpcl", "uniform", "not what fedpcl, as it is set, sends"),
     ],
 )
 def test_what_needs_single_replies_is_refused(method: str, aggregation: str, message: str) -> None:
@@ -426,6 +516,7 @@ def finished(run: Run, stop: Sequence[int] = ()) -> Run:
     [
         (Centred(), "fedadam", {"sampling": "poisson"}),
         (METHODS["feddyn"](), "fedavg", {"sampling": "poisson", "participation": 0.1, "rounds": 5}),
+        (PROTOTYPES, "fedavg", {"sampling": "poisson"}),
     ],
 )
 def test_the_same_bits_on_every_engine_and_after_a_resume(

@@ -50,6 +50,7 @@ from dcfl.privacy import (
     distance,
     epsilon_at,
     grid_step,
+    in_floats,
     releases,
     spent,
 )
@@ -355,11 +356,26 @@ class Tied(Flat):
 @pytest.mark.parametrize(
     ("method", "aggregation", "model", "message"),
     [
-        (METHODS["scaffold"](), "uniform", Flat(), r"not what scaffold sends .* method.name"),
-        (METHODS["dcfl-pw"](), "uniform", Flat(), r"not what dcfl-pw sends .* such as fedavg"),
-        (METHODS["fedproc"](), "uniform", Flat(), "not what fedproc sends"),
-        (METHODS["fedpcl"](), "uniform", Flat(), "not what fedpcl sends"),
-        (Talkative(), "uniform", Flat(), r"not what talkative sends .* define upload_sensitivity"),
+        (
+            METHODS["scaffold"](),
+            "uniform",
+            Flat(),
+            r"not what scaffold, as it is set, sends .* method.name",
+        ),
+        (
+            METHODS["dcfl-pw"](),
+            "uniform",
+            Flat(),
+            r"not what dcfl-pw, as it is set, sends .* such as fedavg",
+        ),
+        (METHODS["fedproc"](), "uniform", Flat(), "not what fedproc, as it is set, sends"),
+        (METHODS["fedpcl"](), "uniform", Flat(), "not what fedpcl, as it is set, sends"),
+        (
+            Talkative(),
+            "uniform",
+            Flat(),
+            r"not what talkative, as it is set, sends .* define upload_sensitivity",
+        ),
         (FEDAVG, "samples", Flat(), 'use "uniform"'),
         (FEDAVG, "fednova", Flat(), 'use "uniform"'),
         (FEDAVG, "uniform", CNN(1, 8, 4), 'set model.norm = "group"'),
@@ -523,19 +539,12 @@ class Incomplete(Measuring):
         return {"mean": 1.0}
 
 
-@dataclass(frozen=True)
-class Counting(Measuring):
-    def upload_like(self, parameters: Tensors, classes: int, width: int) -> Tensors:
-        return {"mean": torch.empty(2), "spread": torch.empty(2, dtype=torch.int64)}
-
-
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        (Claiming(), "not what claiming sends .* define upload_sensitivity"),
+        (Claiming(), "not what claiming, .* define upload_sensitivity"),
         (Undescribed(), "must not depend on the data: define upload_like"),
         (Incomplete(), "must name the same tensors; only one of them has spread"),
-        (Counting(), "spread in the upload of counting is torch.int64: send floating-point"),
         *(
             (Claiming(bad), "of mean must be at least 1e-06")
             for bad in (0.0, -1.0, float("nan"), 1e9)
@@ -566,6 +575,21 @@ def test_what_was_not_described_does_not_leave(upload: Tensors) -> None:
     protection = Protection(ON, Measuring(), frozenset(), example, 0)
     with pytest.raises(ConfigError, match="only what upload_like of measuring describes"):
         protection.protect(ClientUpdate(0, {}, upload, 1, 1, {}), Broadcast(1, {}, {}))
+
+
+def test_what_counts_leaves_in_floating_point() -> None:
+    example = {"mean": torch.empty(4), "spread": torch.empty(2, dtype=torch.int64)}
+    upload = {"mean": torch.zeros(4), "spread": torch.tensor([30, 40])}
+    sent = ClientUpdate(0, {}, upload, 40, 5, {})
+    for privacy in (replace(ON, noise=0.0), ON, replace(ON, where="server")):
+        protection = Protection(privacy, Measuring(), frozenset(), example, 0)
+        left = protection.protect(sent, Broadcast(1, {}, {})).upload
+        assert left["spread"].dtype == torch.float64
+        if not privacy.at_client:  # half the sensitivity
+            assert float(left["spread"].norm()) == pytest.approx(0.25)
+        assert {name: one.dtype for name, one in left.items()} == {
+            name: one.dtype for name, one in in_floats(example).items()
+        }
 
 
 def test_a_clip_that_changes_shapes_is_caught() -> None:

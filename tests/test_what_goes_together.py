@@ -23,7 +23,6 @@ CENTRAL = {
         (SECURE, COINS, "as many clients in every round"),
         (SECURE, PACKED, "fixed point"),
         (SECURE, CENTRAL, "does not see it"),
-        (BUFFERED, PACKED, "mixes rounds"),
         ({"clock": {"devices": "phones"}}, COINS, "says itself who is asked"),
     ],
 )

@@ -41,7 +41,7 @@ from dcfl.privacy import PrivacySettings
 from dcfl.runs.connect import connect
 from dcfl.runs.prepare import placement_for, resolved
 from dcfl.server.compression import CompressionSettings
-from dcfl.server.server import Uploads
+from dcfl.server.server import Replies
 from dcfl.system.transfers import to_device, to_host
 from dcfl.trained.subject import Subject, embed
 
@@ -165,13 +165,13 @@ def _honest(experiment: Experiment) -> Experiment:
 def _rehearsed(engine: Engine, method: Method, broadcast: Broadcast, cohort: list[int]) -> Tensors:
     """What the server would share if there were no other clients. What these remember stays with
     the engine."""
-    uploads, replied = Uploads(method, robust=False), list[int]()
+    replies, replied = Replies(method, "uniform", ()), list[int]()
     for reply in engine.run(broadcast, cohort):
         if isinstance(reply, ClientUpdate):
-            uploads.add(reply)
+            replies.add(reply, broadcast.weights)
             replied.append(reply.client)
     engine.settle(replied)
-    return uploads.merged({}, len(replied), rejected=()) if replied else {}
+    return replies.merged({}, len(replied), rejected=()) if replied else {}
 
 
 class Beheld(NamedTuple):

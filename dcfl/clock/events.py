@@ -8,7 +8,7 @@ that is late, drops out or is not needed costs nothing, and what is in flight is
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -28,6 +28,7 @@ from dcfl.messages import Broadcast, ClientUpdate, num_bytes
 from dcfl.methods.method import addressed
 from dcfl.seeding import derived_seed
 from dcfl.server import ClientReport, Server, ServerState
+from dcfl.server.validation import check_like
 
 PAUSE = 600.0  # virtual seconds until the server looks again whether somebody can be asked
 LONGEST_PAUSE = 7 * DAY
@@ -45,6 +46,7 @@ class Clock:
     selection: Selection = "uniform"
     devices: Devices | None = None  # None: visits take no time
     availability: Availability = Availability()
+    without: frozenset[int] = frozenset()  # clients that are never asked
 
     @cached_property
     def cohort(self) -> int:
@@ -63,7 +65,8 @@ class Clock:
         if self.devices is None:
             return Flight(now, client, number, now)
         device = self.devices.of(client, self.seed)
-        received = now + device.receiving(self._bytes_down(broadcast, client))
+        message = addressed(broadcast, self.server.method, client)
+        received = now + device.receiving(message.num_bytes)
         trained = received + self.passes * int(self.sizes[client]) * device.seconds_per_sample
         ended, lost = trained + device.sending(self._bytes_up(broadcast)), ""
         model = num_bytes(self.server.compression.model_like(broadcast))
@@ -79,9 +82,6 @@ class Clock:
         if until is not None and ended > until:
             ended, lost = until, "its device went away before its reply had arrived"
         return Flight(ended, client, number, now, lost)
-
-    def _bytes_down(self, broadcast: Broadcast, client: int) -> int:
-        return addressed(broadcast, self.server.method, client).num_bytes
 
     def _bytes_up(self, broadcast: Broadcast) -> int:
         """Of every reply."""
@@ -102,11 +102,12 @@ class Clock:
         variance negative.
         """
         mixed = self.settings.mode == "fedasync"
+        if base is present and not mixed:
+            return reply  # as it is, for the plain run's bits
+        check_like(reply.weights, base.weights, "weights")
         share = (1.0 + present.round - base.round) ** -self.settings.staleness
         if mixed:
             share *= self.settings.mixing
-        elif base is present or reply.weights.keys() != present.weights.keys():
-            return reply  # as it is, for the plain run's bits; or to be rejected
 
         def moved(name: str, tensor: Tensor) -> Tensor:
             if not tensor.is_floating_point() or not (mixed or name in self.server.trainable):
@@ -123,11 +124,13 @@ class Step:
 
     def __init__(self, clock: Clock, state: ClockState, broadcast: Broadcast) -> None:
         self._clock, self._state, self._broadcast = clock, state, broadcast
+        self._sent = {**state.sent, broadcast.round: broadcast}
         self.now, self.ended = state.now, list[Flight]()
         self.flying = [*state.flights]  # a heap: the next to end is the first
         heapq.heapify(self.flying)
         self._taken = {flight.client for flight in self.flying}
         self._times_asked = 0
+        self._received: dict[int, Broadcast] = {}  # unpacked, by round
         if clock.settings.asynchronous:
             self._fill_the_buffer()
         else:
@@ -199,6 +202,7 @@ class Step:
             clock.sizes,
             self._state.known,
             free,
+            clock.without,
         )
         chosen = sorted(SELECTIONS[clock.selection](asking, size))
         flights = [clock.visit(client, self._broadcast, self.now) for client in chosen]
@@ -216,9 +220,7 @@ class Step:
                 f"{LONGEST_PAUSE / DAY:g} virtual days (clock.availability)"
             )
 
-    def replies(
-        self, backend: Backend, sent: Mapping[int, Broadcast]
-    ) -> Iterator[ClientUpdate | ClientFailure]:
+    def replies(self, backend: Backend) -> Iterator[ClientUpdate | ClientFailure]:
         """Train those whose replies are in the step, from the model that each of them got."""
         for number, group in groupby(sorted(self.ended, key=_by_model), lambda one: one.round):
             flights = [*group]
@@ -227,10 +229,18 @@ class Step:
                     kind = ClientLate if one.late else ClientFailure
                     yield kind(one.client, one.lost)
             asked = [one.client for one in flights if not one.lost]
-            for reply in backend.run(sent[number], asked) if asked else ():
-                if isinstance(reply, ClientUpdate):
-                    reply = self._clock.adjusted(reply, sent[number], self._broadcast)
-                yield reply
+            if asked:
+                yield from backend.run(self._sent[number], asked)
+
+    def understood(self, reply: ClientUpdate, present: Broadcast) -> ClientUpdate:
+        """A reply, unpacked by the model that its client got, as the server's mean takes it."""
+        number = next(one.round for one in self.ended if one.client == reply.client)
+        compression = self._clock.server.compression
+        if number not in self._received:
+            here = number == present.round
+            self._received[number] = present if here else compression.received(self._sent[number])
+        base = self._received[number]
+        return self._clock.adjusted(compression.received_update(reply, base), base, present)
 
     def reports(self, reports: Sequence[ClientReport]) -> list[ClientReport]:
         """In client order, with the times of the visits."""
@@ -246,7 +256,7 @@ class Step:
             for report in sorted(reports, key=lambda report: report.client)
         ]
 
-    def state(self, sent: Mapping[int, Broadcast], reports: Collection[ClientReport]) -> ClockState:
+    def state(self, reports: Collection[ClientReport]) -> ClockState:
         known = dict(self._state.known)
         if self._clock.selection in LEARNING:
             for report in reports:
@@ -256,7 +266,7 @@ class Step:
                         self._broadcast.round, report.metrics["loss"], report.num_examples, seconds
                     )
         kept = {flight.round for flight in self.flying}
-        needed = {number: one for number, one in sent.items() if number in kept}
+        needed = {number: one for number, one in self._sent.items() if number in kept}
         return ClockState(self.now, tuple(sorted(self.flying)), known, needed)
 
 
@@ -277,13 +287,13 @@ def federate_by_clock(
     while state.round < rounds:
         broadcast = server.broadcast(state)
         before = state.clock or ClockState()
-        sent = {**before.sent, broadcast.round: broadcast}
         step = Step(clock, before, broadcast)
-        after, clients = server.aggregate(state, broadcast, step.replies(backend, sent))
+        replies = step.replies(backend)
+        after, clients = server.aggregate(state, broadcast, replies, step.understood)
         used = {client.client for client in clients if client.used}
         backend.settle(used)
         if used or not asks_again(clients):
             clients = step.reports(clients)
-            done = round_of(replace(after, clock=step.state(sent, clients)), clients)
+            done = round_of(replace(after, clock=step.state(clients)), clients)
             state = done.state
             yield done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log, sqrt
 from typing import Literal
@@ -31,12 +31,19 @@ class Asking:
     examples: NDArray[np.int64] | None  # of each client, if the server may know
     known: Mapping[int, Known]
     free: Callable[[int], bool]  # who can be asked
+    without: Collection[int] = ()  # clients that never are
 
     def draw(
-        self, size: int, among: Callable[[int], bool], by_size: bool = False, stream: int = 0
+        self,
+        size: int,
+        among: Callable[[int], bool] = lambda client: True,
+        by_size: bool = False,
+        stream: int = 0,
     ) -> list[int]:
-        """So many clients, or as many as there are, without replacement, in the order drawn. The
-        first try is `sample_cohort`'s draw, so that nothing differs where everybody is free."""
+        """So many clients, or as many as there are, without replacement, in the order drawn; with
+        a probability in proportion to their images, if `by_size` and the server knows them. The
+        first try is `sample_cohort`'s draw, so that nothing differs where everybody is free; as
+        there, the places of clients that are left out go to others."""
         asked = size = min(size, self.population)
         shares = None
         if by_size and self.examples is not None:
@@ -47,29 +54,37 @@ class Asking:
             drawn = rng.choice(self.population, asked, replace=False, p=shares)
             found = [client for client in drawn.tolist() if self.free(client) and among(client)]
             if len(found) >= size or asked == self.population:
-                return found[:size]
+                return self._replaced(found[:size], among, shares, rng)
             asked = min(self.population, 4 * asked)
         return []
 
-
-def anybody(client: int) -> bool:
-    return True
-
-
-def uniform(asking: Asking, size: int) -> list[int]:
-    return asking.draw(size, anybody)
-
-
-def by_samples(asking: Asking, size: int) -> list[int]:
-    """With a probability in proportion to the client's images."""
-    return asking.draw(size, anybody, by_size=True)
+    def _replaced(
+        self,
+        drawn: list[int],
+        among: Callable[[int], bool],
+        shares: NDArray[np.float64] | None,
+        rng: np.random.Generator,
+    ) -> list[int]:
+        if not (gone := {*drawn}.intersection(self.without)):
+            return drawn
+        taken = {*drawn, *self.without}
+        rest = [
+            client
+            for client in range(self.population)
+            if client not in taken and self.free(client) and among(client)
+        ]
+        places = min(len(gone), len(rest))
+        others = shares[rest] / shares[rest].sum() if shares is not None and rest else None
+        more = iter(rng.choice(rest, places, replace=False, p=others).tolist() if rest else [])
+        kept = (next(more, None) if client in gone else client for client in drawn)
+        return [client for client in kept if client is not None]
 
 
 def power_of_choice(asking: Asking, size: int) -> list[int]:
     """Candidates by their images; of these, those whose last loss was the highest. Cho, Wang and
     Joshi, "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022: the
     variant rpow-d, which sends no message and takes a client never asked for the worst."""
-    candidates = asking.draw(CANDIDATES * size, anybody, by_size=True)
+    candidates = asking.draw(CANDIDATES * size, by_size=True)
     last = {client: one.loss for client, one in asking.known.items()}
     return sorted(candidates, key=lambda client: -last.get(client, inf))[:size]
 
@@ -109,8 +124,8 @@ def utilities(known: Mapping[int, Known], round: int) -> dict[int, float]:
 
 
 SELECTIONS: Mapping[Selection, Callable[[Asking, int], list[int]]] = {
-    "uniform": uniform,
-    "samples": by_samples,
+    "uniform": lambda asking, size: asking.draw(size),
+    "samples": lambda asking, size: asking.draw(size, by_size=True),
     "power-of-choice": power_of_choice,
     "oort": oort,
 }

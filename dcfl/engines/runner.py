@@ -38,7 +38,7 @@ from dcfl.models.parts import (
     with_personal,
 )
 from dcfl.models.warm_start import warm_start
-from dcfl.privacy import Protection, check_covered
+from dcfl.privacy import Protection, check_covered, in_floats
 from dcfl.server.compression import RESIDUAL, Compression, compression_for
 from dcfl.server.fixed_point import FixedPoint
 from dcfl.system.processes import Terminated
@@ -163,15 +163,15 @@ def client_runner(
         compile=experiment.engine.compile,
         personal=copies(personal_tensors(own_model)),
     )
+    if experiment.privacy.active:
+        method, upload, named = runner.method, expected_upload(runner), own_model.named_parameters()
+        check_covered(experiment.privacy, method, experiment.server.aggregation, own_model, upload)
+        trainable = frozenset(name for name, live in named if live.requires_grad)
+        protection = Protection(experiment.privacy, method, trainable, upload or {}, seed)
+        runner = replace(runner, protection=protection)
     if experiment.server.secure:
         runner = replace(runner, fixed_point=_fixed_point_for(runner, experiment))
-    if not experiment.privacy.active:
-        return runner
-    method, upload, named = runner.method, expected_upload(runner), own_model.named_parameters()
-    check_covered(experiment.privacy, method, experiment.server.aggregation, own_model, upload)
-    trainable = frozenset(name for name, live in named if live.requires_grad)
-    protection = Protection(experiment.privacy, method, trainable, upload or {}, seed)
-    return replace(runner, protection=protection)
+    return runner
 
 
 def model_for(
@@ -227,13 +227,14 @@ def _fixed_point_for(runner: ClientRunner, experiment: Experiment) -> FixedPoint
 
 
 def expected_upload(runner: ClientRunner) -> Tensors | None:
-    """An example of the method's upload: its names, shapes and dtypes; None if it does not say."""
+    """An example of what is uploaded: names, shapes and dtypes; None if the method does not say."""
     with torch.no_grad(), evaluating(runner.model):
         output = runner.model(two_images(runner.data.dataset))
         width = sum(level.shape[1] for level in runner.method.levels_of(output))
     named = runner.model.named_parameters()
     parameters = {name: live for name, live in named if name not in runner.personal}
-    return runner.method.upload_like(parameters, runner.data.dataset.classes, width)
+    example = runner.method.upload_like(parameters, runner.data.dataset.classes, width)
+    return in_floats(example) if example and runner.protection else example
 
 
 def two_images(dataset: Dataset) -> Tensor:

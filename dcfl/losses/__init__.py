@@ -6,7 +6,7 @@ from dcfl.losses.contrastive import (
     model_contrastive,
     supervised_contrastive,
 )
-from dcfl.losses.decorrelation import decorrelation, squared_correlation
+from dcfl.losses.decorrelation import decorrelation
 from dcfl.losses.relaxed import relaxed_contrastive
 
 __all__ = [
@@ -15,6 +15,5 @@ __all__ = [
     "decoupled_contrastive",
     "model_contrastive",
     "relaxed_contrastive",
-    "squared_correlation",
     "supervised_contrastive",
 ]

@@ -10,7 +10,6 @@ import torch
 from dcfl.client import Client
 from dcfl.messages import Tensors
 from dcfl.methods.method import Method, ServerStep
-from dcfl.tensors import snapshot
 
 
 @dataclass(frozen=True)
@@ -19,12 +18,10 @@ class Alone(Method):
     server's stay the initial ones."""
 
     neutral: ClassVar = None
+    keeps_model: ClassVar = True
 
     def start(self, client: Client) -> Tensors:
         return client.own
-
-    def own_weights(self, client: Client) -> Tensors:
-        return snapshot(client.model, client.received)
 
     def server_step(self, step: ServerStep) -> ServerStep:
         nowhere = {name: torch.zeros_like(one) for name, one in step.direction.items()}

@@ -3,23 +3,23 @@
 Shi et al., "Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous Federated
 Learning", ICLR 2023.
 
-    released code   R = (1 / N) * mean_{a != b} C_ab^2,  C = Z^T Z with Z the standardised features
-    paper           R = ||K||_F^2 / d^2,                 K the correlation matrix
+    R = (1 / N) * mean_{a != b} C_ab^2,  C = Z^T Z with Z the standardised features
     L = L_CE + mu * R
 
-The released form is about N times larger; the published coefficients belong to it.
+R is the released code's, to which the published coefficients belong. The paper's, ||K||_F^2 / d^2
+with K the correlation matrix, is about N times smaller.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from dcfl.client import Batch, Client
-from dcfl.losses import decorrelation, squared_correlation
+from dcfl.losses import decorrelation
 from dcfl.methods.method import Objective, OnEmbeddings
 from dcfl.models.output import Embedding
 from dcfl.settings import key
@@ -30,8 +30,6 @@ class FedDecorr(OnEmbeddings):
     """Keeps the dimensions of the features uncorrelated."""
 
     mu: float = key(0.01, ge=0)  # weight of the penalty
-    # Of the penalty: the released code's is about a batch size larger than the paper's.
-    form: Literal["released", "paper"] = "released"
     # What the classifier sees, as published, or the output of a side head.
     embedding: Embedding = field(default="features", kw_only=True)
 
@@ -42,11 +40,9 @@ class FedDecorr(OnEmbeddings):
     }
 
     def objective(self, client: Client) -> Objective:
-        penalty = decorrelation if self.form == "released" else squared_correlation
-
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
             cross_entropy = F.cross_entropy(output.logits, batch.labels)
-            return cross_entropy + self.mu * penalty(self.embedding_of(output))
+            return cross_entropy + self.mu * decorrelation(self.embedding_of(output))
 
         return loss

@@ -57,27 +57,18 @@ class FedPCL(PrototypeMethod):
             z = self.embedding_of(output)
             if self.prototype_model == "running":
                 self._count(client, [z], batch.labels)
-            shared, own = self._contrast(z, batch.labels, sets[:1], sets[1:])
-            return F.cross_entropy(output.logits, batch.labels) + self.mu * (shared + own)
+            terms = [self._contrast(z, batch.labels, one) for one in sets]
+            contrast = terms[0] + torch.stack(terms[1:]).mean()
+            return F.cross_entropy(output.logits, batch.labels) + self.mu * contrast
 
         return loss
 
-    def _contrast(self, z: Tensor, labels: Tensor, *families: list[Prototypes]) -> list[Tensor]:
-        """The mean of l_i over the batch and the sets of each family."""
-        means = []
-        for family in families:
-            terms = []
-            for one in family:
-                same, others = one.masks(labels)
-                similarity = cosine_similarity(z, one.vectors)
-                # With both weights 1 this is l_i; an anchor whose class is unknown gives 0.
-                terms.append(
-                    decoupled_contrastive(
-                        similarity, same, others, self.temperature, align=1.0, uniform=1.0
-                    )
-                )
-            means.append(torch.stack(terms).mean())
-        return means
+    def _contrast(self, z: Tensor, labels: Tensor, prototypes: Prototypes) -> Tensor:
+        """The mean of l_i over the batch; an anchor whose class is unknown gives 0."""
+        same, others = prototypes.masks(labels)
+        similarity = cosine_similarity(z, prototypes.vectors)
+        # With both weights 1 this is l_i.
+        return decoupled_contrastive(similarity, same, others, self.temperature, 1.0, 1.0)
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         if not uploads:

@@ -47,18 +47,11 @@ class FedRCL(OnLevels):
     def objective(self, client: Client) -> Objective:
         def loss(batch: Batch) -> Tensor:
             output = client.model(batch.images)
-            contrast = self.over_levels(output, lambda level: self._contrast(level, batch.labels))
+            how = (self.hardest_positives, self.hardest_negatives, self.threshold, self.penalty)
+            contrast = self.over_levels(
+                output,
+                lambda level: relaxed_contrastive(level, batch.labels, self.temperature, *how),
+            )
             return F.cross_entropy(output.logits, batch.labels) + self.mu * contrast
 
         return loss
-
-    def _contrast(self, features: Tensor, labels: Tensor) -> Tensor:
-        return relaxed_contrastive(
-            features,
-            labels,
-            self.temperature,
-            self.hardest_positives,
-            self.hardest_negatives,
-            self.threshold,
-            self.penalty,
-        )

@@ -89,6 +89,7 @@ class ServerStep:
     shared: Tensors  # what `merge` made of the uploads; what clients receive in the next round
     kept: Tensors  # what the method keeps on the server; empty at first, never sent
     replies: Sequence[ClientUpdate] = ()  # in client order, if the method `keeps_replies`
+    shares: Sequence[float] = ()  # their weights in the mean, of which only the ratios count
 
 
 Objective: TypeAlias = Callable[[Batch], Tensor]
@@ -164,6 +165,7 @@ class Method(Settings):
     # Parts of the model that every client has for itself, named as in federation.personal.
     personal: ClassVar[Sequence[str]] = ()
     keeps_replies: ClassVar[bool] = False  # `server_step` sees all of them: memory for a cohort
+    keeps_model: ClassVar[bool] = False  # the client's own model is the one that it has trained
     published: ClassVar[Mapping[str, Mapping[str, float]]] = {}  # the DCFL paper's, by data set
 
     @classmethod
@@ -219,11 +221,12 @@ class Method(Settings):
     def own_weights(self, client: Client) -> Tensors:
         """After training: the client's own model, which it keeps, never sends, finds in
         `client.own` in its next round and is scored with; what is not named is the server's."""
-        return snapshot(client.own_model, client.received)
+        return snapshot(client.model if self.keeps_model else client.own_model, client.received)
 
     @property
     def has_own_model(self) -> bool:
-        return self.overrides("own_objective") or self.overrides("own_weights")
+        hooks = ("own_objective", "own_weights")
+        return self.keeps_model or any(self.overrides(hook) for hook in hooks)
 
     @property
     def keeps_all(self) -> bool:

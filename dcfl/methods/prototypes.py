@@ -15,7 +15,7 @@ the levels side by side.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
@@ -31,6 +31,7 @@ from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods.method import Cost, Objective, OnEmbeddings
 from dcfl.models.output import FeatureModel, Output
 from dcfl.settings import key
+from dcfl.tensors import clip_share
 
 ENOUGH_VOTES = 3  # a majority against one liar
 
@@ -153,6 +154,8 @@ class PrototypeMethod(OnEmbeddings):
     def check_upload(self, update: ClientUpdate, training: LocalTraining) -> None:
         """Counts must match the number of images, and sums must match the counts."""
         sums, counts = update.upload["sums"], update.upload["counts"]
+        if counts.is_floating_point():  # [privacy] has clipped both, and there may be noise
+            return
         passes = training.all_epochs if self.prototype_model == "running" else 1
         if int(counts.min()) < 0 or int(counts.sum()) > passes * update.num_examples:
             raise ProtocolError("counts of images per class that cannot be")
@@ -160,6 +163,18 @@ class PrototypeMethod(OnEmbeddings):
             raise ProtocolError("a sum over no images that is not zero")
         if self.prototype_normalize and (sums.norm(dim=1) > 1.001 * counts).any():
             raise ProtocolError("a sum of unit vectors that is longer than their number")
+
+    def upload_sensitivity(self) -> Mapping[str, float] | None:
+        """For embeddings of length 1, whose sums are no longer than their counts, if the merge adds
+        up what clients send."""
+        private = self.prototype_normalize and self.adds_up
+        return {"sums": 2.0, "counts": 2.0} if private else None
+
+    def clip_upload(self, upload: Tensors) -> Tensors:
+        """Both to a length of 1, by one factor: a client's means stay what they are, and clients
+        with many images count no more than others."""
+        share = torch.stack([clip_share([tensor], 1.0) for tensor in upload.values()]).amin()
+        return {name: tensor * share for name, tensor in upload.items()}
 
     def merge(self, shared: Tensors, uploads: Sequence[Tensors], population: int) -> Tensors:
         if not uploads:
@@ -188,10 +203,16 @@ class PrototypeMethod(OnEmbeddings):
     def _means(self, sums: Tensor, counts: Tensor, shared: Tensors) -> tuple[Tensor, Tensor]:
         """The new prototype of each class, and which classes have one."""
         if self.prototype_merge == "median":
-            return _outvoted(sums / counts.clamp(min=1), counts > 0, shared)
+            return _outvoted(sums / _or_one(counts), counts > 0, shared)
         if self.prototype_weights == "uniform":
-            sums, counts = sums / counts.clamp(min=1), (counts > 0).double()
-        return sums.sum(dim=0) / counts.sum(dim=0).clamp(min=1), counts.sum(dim=0) > 0
+            sums, counts = sums / _or_one(counts), (counts > 0).double()
+        total = counts.sum(dim=0)
+        return sums.sum(dim=0) / _or_one(total), total > 0
+
+
+def _or_one(counts: Tensor) -> Tensor:
+    """Counts to divide by. Those with noise may be fractions, or below 0."""
+    return counts.where(counts > 0, 1.0)
 
 
 def _outvoted(votes: Tensor, cast: Tensor, shared: Tensors) -> tuple[Tensor, Tensor]:

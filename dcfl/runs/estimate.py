@@ -24,7 +24,7 @@ from dcfl.engines.runner import reproducible
 from dcfl.errors import TooFewClients
 from dcfl.evaluation import PART
 from dcfl.experiment import Experiment, FaultSettings
-from dcfl.federation import sample_cohort
+from dcfl.federation import Sampling, sample_cohort
 from dcfl.messages import num_bytes
 from dcfl.runs.checkpoints import KEPT
 from dcfl.runs.connect import on_this_machine, require_startable
@@ -84,7 +84,8 @@ def measure(prepared: Prepared, placement: Placement | None = None) -> Rates:
     prepared.data.dataset.train.pixels.amax()
     training, partition = prepared.experiment.training, prepared.data.partition
     federation, test = prepared.experiment.federation, len(prepared.data.dataset.test)
-    cohort = sample_cohort(len(partition), federation.share, federation.seed, 1)
+    drawn = Sampling(without=federation.without)
+    cohort = sample_cohort(len(partition), federation.share, federation.seed, 1, drawn)
     if placement is not None:
         cohort *= -(-len(placement.devices) // len(cohort))
     placement = placement or prepared.placement
@@ -274,8 +275,9 @@ def _seconds(prepared: Prepared, rates: Rates, begin: int = 0) -> list[float]:
     population, workers = prepared.experiment.data.population, len(prepared.placement.devices)
     images, scoring = epochs * prepared.data.sizes, _scoring(prepared, rates)
     rounds, pending = list[float](), list[float]()
+    drawn = Sampling(without=federation.without)
     for number in range(begin + 1, min(federation.rounds, begin + FOLLOWED) + 1):
-        cohort = sample_cohort(population, federation.share, federation.seed, number)
+        cohort = sample_cohort(population, federation.share, federation.seed, number, drawn)
         visits = [images[client] * rates.visit for client in cohort]
         rounds.append(rates.overhead * makespan(visits, workers, pending))
         pending = scoring if federation.evaluates(number) else []

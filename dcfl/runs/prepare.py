@@ -113,6 +113,7 @@ class Prepared:
             federation.selection,
             settings.device_mix() if settings.active else None,
             settings.availabilities(),
+            frozenset(federation.without),
         )
 
     def _central_noise(self) -> CentralNoise | None:
@@ -245,7 +246,7 @@ def resolved(experiment: Experiment, dataset: Dataset, partition: Partition) -> 
     federation = replace(experiment.federation, participation=share)
     cohort = federation.cohort_of(clients)
     replies = experiment.clock.replies(cohort)
-    if replies > clients:
+    if experiment.clock.asynchronous and replies > federation.draws.clients(clients):
         raise ConfigError(f"clock.buffer = {replies} of {clients} clients would never be full")
     experiment.server.require_replies(replies, clients)
     least = max(federation.minimum_replies, experiment.server.survivors(cohort))

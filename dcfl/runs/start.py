@@ -208,8 +208,9 @@ def _require_fitting(prepared: Prepared, checkpoint: Checkpoint) -> None:
     try:
         for weights in (state.weights, best.weights if best else model):
             check_like(weights, model, "weights")
-        for sent in state.clock.sent.values() if state.clock else ():
-            check_like(sent.weights, {n: model[n] for n in sent.weights if n in model}, "weights")
+        for packed in state.clock.sent.values() if state.clock else ():
+            sent = prepared.runner.compression.received(packed).weights
+            check_like(sent, {name: model[name] for name in sent if name in model}, "weights")
         for name, like in shapes.items():
             if like is None or like.shape != state.slots[name].shape:
                 raise ProtocolError(f"{name} is not as the optimiser keeps it")

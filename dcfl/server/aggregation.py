@@ -26,7 +26,6 @@ Aggregation = Literal[
     "trimmed-mean",
     "krum",
     "multi-krum",
-    "geometric-median",
 ]
 
 
@@ -95,32 +94,21 @@ def _changes(means: dict[str, Tensor], sent: Tensors) -> dict[str, Tensor]:
     return {name: mean.sub_(sent[name]) for name, mean in means.items()}
 
 
-def _robust(rule: type[robust.KeepAll]) -> Rule:
-    return lambda trainable, training, defence: rule(trainable, defence)
-
-
-def replies_needed(aggregation: Aggregation, replies: int, defence: Defence) -> int:
-    """How many replies the rule needs for its guarantee, in a round with `replies` replies."""
-    rule = ROBUST.get(aggregation)
-    return rule([], defence).needed(replies) if rule else 1
-
-
 ROBUST: dict[Aggregation, type[robust.KeepAll]] = {
     "norm-clipping": robust.NormClipping,
     "median": robust.Median,
     "trimmed-mean": robust.TrimmedMean,
     "krum": robust.Krum,
     "multi-krum": robust.MultiKrum,
-    "geometric-median": robust.GeometricMedian,
 }
-Rule = Callable[[Names, LocalTraining, Defence], Fold]
-AGGREGATIONS: dict[Aggregation, Rule] = {
-    # Algorithm 1: the plain mean
-    "uniform": lambda trainable, training, defence: Mean(trainable, lambda update: 1.0),
-    # Eq. 1: weighted by the number of samples, over the sampled clients
-    "samples": lambda trainable, training, defence: Mean(
-        trainable, lambda update: update.num_examples
-    ),
-    "fednova": lambda trainable, training, defence: FedNova(trainable, training),
-    **{name: _robust(rule) for name, rule in ROBUST.items()},
-}
+
+
+def fold_for(
+    aggregation: Aggregation, trainable: Names, training: LocalTraining, defence: Defence
+) -> Fold:
+    if aggregation in ROBUST:
+        return ROBUST[aggregation](trainable, defence)
+    if aggregation == "fednova":
+        return FedNova(trainable, training)
+    by_size = aggregation == "samples"  # Eq. 1; otherwise Algorithm 1, the plain mean
+    return Mean(trainable, lambda update: update.num_examples if by_size else 1.0)

@@ -20,7 +20,7 @@ With top-k and random-k a client remembers what it has not sent, and adds it to 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -64,13 +64,8 @@ class CompressionSettings(Settings):
         return self.up in SPARSE
 
 
-class Draw(NamedTuple):
-    """Which random numbers a message is packed with."""
-
-    seed: int
-    round: int
-    client: int
-    purpose: Purpose
+# Which random numbers a message is packed with, as `derived_seed` takes it.
+Draw = tuple[int, int, int, Purpose]
 
 
 @dataclass(frozen=True)
@@ -86,14 +81,15 @@ class Compression:
         if self.settings.down == "none":
             return broadcast
         parameters, buffers = split(broadcast.weights, self.parameters)
-        made = _packed(self.settings.down, self._flat(parameters), self._draw(broadcast))
+        draw: Draw = self.seed, broadcast.round, 0, "broadcast"
+        made = _packed(self.settings.down, self._flat(parameters), draw)
         return replace(broadcast, weights={**buffers, **made})
 
     def received(self, broadcast: Broadcast) -> Broadcast:
         """The server's message as clients understand it, on whatever device it is."""
         if self.settings.down == "none":
             return broadcast
-        draw = self._draw(broadcast)
+        draw: Draw = self.seed, broadcast.round, 0, "broadcast"
         flat, buffers = self._unpacked(self.settings.down, broadcast.weights, draw)
         return replace(broadcast, weights={**buffers, **self._shaped(flat)})
 
@@ -107,7 +103,7 @@ class Compression:
         parameters, buffers = split(update.weights, self.parameters)
         before = received.weights
         change = self._flat({name: after - before[name] for name, after in parameters.items()})
-        draw = self._draw(received, update)
+        draw: Draw = self.seed, received.round, update.client, "compression"
         if not settings.sparse:
             made = _packed(settings.up, change, draw)
             return replace(update, weights={**buffers, **made}), {}
@@ -127,7 +123,7 @@ class Compression:
         and buffers are for validation to check."""
         if self.settings.up == "none":
             return update
-        draw = self._draw(received, update)
+        draw: Draw = self.seed, received.round, update.client, "compression"
         flat, buffers = self._unpacked(self.settings.up, update.weights, draw)
         weights = {
             name: change.add_(received.weights[name]) for name, change in self._shaped(flat).items()
@@ -142,11 +138,6 @@ class Compression:
         """What a reply to this message has in the place of weights, without the numbers."""
         like, up = self.model_like(broadcast), self.settings.up
         return like if up == "none" else {**split(like, self.parameters)[1], **self._form(up)}
-
-    def _draw(self, broadcast: Broadcast, update: ClientUpdate | None = None) -> Draw:
-        if update is None:
-            return Draw(self.seed, broadcast.round, 0, "broadcast")
-        return Draw(self.seed, broadcast.round, update.client, "compression")
 
     # Between named tensors and one vector
 

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.errors import Diverged
-from dcfl.messages import ClientUpdate, Tensors
+from dcfl.messages import LOG, ClientUpdate, Tensors
+from dcfl.methods.method import MeanUpload
 from dcfl.server.robust import Folded
 
 PARAMETERS, OTHERS = "parameters", "others"  # the two tensors of a reply
@@ -34,15 +35,6 @@ class _Piece(NamedTuple):
     part: str  # PARAMETERS or OTHERS
     shape: torch.Size
     counts: bool = False
-
-
-class Summed(NamedTuple):
-    """What the server learns of a round's replies."""
-
-    change: dict[str, Tensor]  # of parameters and running statistics: means, float64
-    upload: dict[str, Tensor]  # sums: float64, or int64 of what counts
-    mean_square: float  # of the length of the parameters' change
-    clipped: float  # the share of the parameters' changes that were out of range
 
 
 @dataclass(frozen=True)
@@ -87,8 +79,8 @@ class FixedPoint:
             metrics={"seconds": update.metrics.get("seconds", 0.0)},  # a pool plans by them
         )
 
-    def decode(self, sums: Tensors, replies: int, received: Tensors) -> Summed:
-        """`sums` of so many replies."""
+    def decode(self, sums: Tensors, received: Tensors) -> dict[str, Tensor]:
+        """The numbers in a sum of replies: float64, or int64 of what counts."""
         begin = dict.fromkeys(BITS, 0)
         found: dict[str, Tensor] = {}
         for piece in self._pieces(received):
@@ -96,13 +88,7 @@ class FixedPoint:
             whole = sums[piece.part][begin[piece.part] : end].reshape(piece.shape)
             found[piece.name] = whole if piece.counts else whole.double() * self._step(piece)
             begin[piece.part] = end
-        numbers = max(1, begin[PARAMETERS]) * replies
-        return Summed(
-            {name: found[name] / replies for name in _floating(received)},
-            {name: found[f"upload/{name}"] for name in self.upload},
-            float(found[SQUARE]) / replies,
-            float(found[CLIPPED]) / numbers,
-        )
+        return found
 
     def _pieces(self, received: Tensors) -> list[_Piece]:
         """All that is added, in the order in which it is sent."""
@@ -133,14 +119,13 @@ def _floating(received: Tensors) -> list[str]:
 
 
 class SecureMean:
-    """A `Fold` of replies in fixed point. They may be any whose sum is the sum."""
+    """The `Sums` of replies in fixed point. They may be any whose sum is the sum."""
 
     def __init__(self, form: FixedPoint) -> None:
-        self._form, self._sums, self.replies = form, dict[str, Tensor](), 0
-        self.summed = Summed({}, {}, 0.0, 0.0)  # after `finish`
+        self._form, self._sums, self.clients = form, dict[str, Tensor](), 0
 
     def add(self, update: ClientUpdate) -> None:
-        self.replies += 1
+        self.clients += 1
         for name, numbers in update.weights.items():
             if name in self._sums:
                 self._sums[name] += numbers
@@ -148,8 +133,21 @@ class SecureMean:
                 self._sums[name] = numbers.clone()
 
     def finish(self, sent: Tensors) -> Folded:
-        self.summed = self._form.decode(self._sums, self.replies, sent)
-        direction, changes = named.split(self.summed.change, self._form.trainable)
-        buffers = {name: sent[name].double() + change for name, change in changes.items()}
+        form, clients = self._form, self.clients
+        found = form.decode(self._sums, sent)
+        upload = {name: found[f"upload/{name}"] for name in form.upload}
+        means = {
+            name: total / clients if total.is_floating_point() else total // clients
+            for name, total in upload.items()
+        }
+        dtypes = {name: like.dtype for name, like in form.upload.items()}
+        self.upload: Tensors = upload
+        self.mean = MeanUpload(means, clients, dtypes)
+        self.mean_square = float(found[SQUARE]) / clients
+        clipped = found[CLIPPED].double() / (max(1, self._sums[PARAMETERS].numel()) * clients)
+        self.told: Tensors = {f"{LOG}clipped": clipped}
+        changes = {name: found[name] / clients for name in _floating(sent)}
+        direction, moved = named.split(changes, form.trainable)
+        buffers = {name: sent[name].double() + change for name, change in moved.items()}
         counts = {name: one for name, one in sent.items() if not one.is_floating_point()}
         return Folded(direction, {**buffers, **counts})

@@ -12,8 +12,6 @@ With n replies w_i of N clients, f of them suspect, and D_i = w_i - sent:
     multi-krum         the mean of the n - f best by that score
                        Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant
                        Gradient Descent", NeurIPS 2017
-    geometric-median   the point whose summed distance from all D_i is least
-                       Pillutla et al., "Robust Aggregation for Federated Learning", 2022
 
 All of them keep a copy of every reply until the round ends, so they need the memory of as many
 models as there are replies. None uses sample counts, which a client can forge.
@@ -37,7 +35,6 @@ Replies are sorted by client id, which also breaks ties, so the bits do not depe
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from math import ceil, sqrt
 from statistics import median_low
@@ -51,9 +48,6 @@ from dcfl.messages import ClientUpdate, Tensors
 Names = Collection[str]
 Rows = Sequence[Tensor]  # one reply each, flat: [d]
 BLOCK = 2**20  # numbers sorted or compared at a time, over all replies
-# For the geometric median: the most Weiszfeld steps, the step size at which to stop, and the
-# distance at which the centre counts as equal to a reply; both relative to the usual distance.
-STEPS, ENOUGH, SMOOTHING = 100, 1e-6, 1e-6
 # For Krum's statistics: the largest accepted score, relative to that of the worst reply that is not
 # suspect. 4 is twice the distance; honest clients with different data are seldom that far apart.
 FAR = 4.0
@@ -80,17 +74,17 @@ class Reply(NamedTuple):
     integers: dict[str, Tensor]
 
 
-class KeepAll(ABC):
+class KeepAll:
     """A fold that sees all replies at once."""
 
     def __init__(self, trainable: Names, defence: Defence) -> None:
         self._trainable, self._defence = trainable, defence
         self._replies: list[Reply] = []
 
-    @abstractmethod
     def direction(self, rows: Rows, sent: Tensor) -> Tensor:
         """The step from `sent`, where the chosen clients started, to what the rule makes of their
         parameters: float64 [d]."""
+        return middle_mean(rows, self.trimmed(len(rows))).sub_(sent)
 
     def needed(self, replies: int) -> int:
         """How many replies the rule needs, in a round with `replies` replies."""
@@ -109,8 +103,8 @@ class KeepAll(ABC):
         return middle_mean(rows, self.trimmed(len(rows)))
 
     def trimmed(self, replies: int) -> int:
-        """How many values to drop at either end of each coordinate of the buffers; by default all
-        but the middle one or two."""
+        """How many values to drop at either end of each coordinate; by default all but the middle
+        one or two."""
         return (replies - 1) // 2
 
     def suspects(self, replies: int) -> int:
@@ -175,18 +169,12 @@ class NormClipping(KeepAll):
 class TrimmedMean(KeepAll):
     """The mean of each coordinate without its f smallest and f largest values."""
 
-    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
-        return middle_mean(rows, self.trimmed(len(rows))).sub_(sent)
-
     def trimmed(self, replies: int) -> int:
         return self.suspects(replies)
 
 
 class Median(KeepAll):
     """The middle value of each coordinate, or the mean of the middle two."""
-
-    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
-        return middle_mean(rows, self.trimmed(len(rows))).sub_(sent)
 
 
 class MultiKrum(KeepAll):
@@ -230,43 +218,6 @@ class Krum(MultiKrum):
         return 1
 
 
-class GeometricMedian(KeepAll):
-    """The point whose summed distance from all replies is least, by Weiszfeld's algorithm.
-
-    Each step is a mean with weights 1 / distance. It starts from the coordinates' medians, because
-    an attacker can move the mean anywhere.
-    """
-
-    def direction(self, rows: Rows, sent: Tensor) -> Tensor:
-        centre = middle_mean(rows, (len(rows) - 1) // 2)
-        usual = median_low(_distances_from(centre, rows))
-        if not usual:  # most replies are equal, which makes them the median
-            return centre.sub_(sent)
-        for _ in range(STEPS):
-            before, centre = centre, _weiszfeld(centre, rows, SMOOTHING * usual)
-            if float((centre - before).norm()) <= ENOUGH * usual:
-                break
-        return centre.sub_(sent)
-
-
-def _weiszfeld(centre: Tensor, rows: Rows, near: float) -> Tensor:
-    """One step. If the centre is a reply, it moves only if the others pull harder than that reply
-    holds it; otherwise it is the median (Vardi and Zhang, "The multivariate L1-median and
-    associated data depth", 2000). Plain steps would get stuck at any reply they come near."""
-    distances = _distances_from(centre, rows)
-    pulls = [0.0 if apart <= near else 1 / apart for apart in distances]
-    total = torch.zeros_like(centre)
-    for row, pull in zip(rows, pulls, strict=True):
-        total.add_(row, alpha=pull)
-    holding = pulls.count(0.0)
-    if not holding:
-        return total.div_(sum(pulls))
-    force = float((total - sum(pulls) * centre).norm())
-    if force <= holding:
-        return centre
-    return torch.lerp(total.div_(sum(pulls)), centre, holding / force)
-
-
 def mean(rows: Rows) -> Tensor:
     total = torch.zeros_like(rows[0], dtype=torch.float64)
     for row in rows:
@@ -306,10 +257,6 @@ def _in_median_deviations(rows: Rows) -> list[Tensor]:
 
 def _rounded_up(number: float) -> int:
     return ceil(number - 1e-9)  # 0.07 * 100 is a little more than 7
-
-
-def _distances_from(centre: Tensor, rows: Rows) -> list[float]:
-    return [float((row - centre).norm()) for row in rows]
 
 
 def _blocks(rows: Rows) -> list[tuple[int, int]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf
 from statistics import median_low
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,16 +17,15 @@ from dcfl import tensors as named
 from dcfl.clock.state import ClockState
 from dcfl.errors import ClientFailure, ConfigError, Diverged, ProtocolError
 from dcfl.local_training import LocalTraining
-from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors, Traffic, private_and_rest
+from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic, private_and_rest
 from dcfl.methods.method import (
     MeanUpload,
     Method,
     ServerStep,
     UploadsSoFar,
     addressed,
-    mean_of,
 )
-from dcfl.server.aggregation import AGGREGATIONS, ROBUST, Aggregation, Fold, Mean, replies_needed
+from dcfl.server.aggregation import ROBUST, Aggregation, Fold, Mean, fold_for
 from dcfl.server.compression import Compression
 from dcfl.server.fixed_point import FixedPoint, SecureMean
 from dcfl.server.optimizers import ServerOptimizer
@@ -65,8 +64,9 @@ class ServerSettings(Settings):
         return Defence(self.byzantine, self.clip_norm, population)
 
     def replies_needed(self, replies: int, population: int) -> int:
-        """How many replies the rule needs, in a round with `replies` replies."""
-        return replies_needed(self.aggregation, replies, self.defence(population))
+        """How many replies the rule needs for its guarantee, in a round with `replies` replies."""
+        rule = ROBUST.get(self.aggregation)
+        return rule([], self.defence(population)).needed(replies) if rule else 1
 
     def require_replies(self, cohort: int, clients: int) -> None:
         """Refuse a robust rule that needs more replies than a round can bring."""
@@ -150,49 +150,23 @@ class ClientReport:
     staleness: int = 0  # steps of the server's model during the visit
 
 
-class Uploads:
-    """The uploads of a round on their way to the method's merge.
+class Replies:
+    """A round's replies, as far as the method's part of the server needs them.
 
-    A method with `merge_mean` has them added up as they arrive: memory does not grow with the
-    cohort. All others get a list of them at the end of the round, and so does every method under a
-    robust aggregation, which knows only then whose replies it rejects. Those rules keep all weights
-    anyway.
-    """
-
-    def __init__(self, method: Method, robust: bool) -> None:
-        self._method = method
-        # A `merge` of its own wins: it may stand in a class derived from one with `merge_mean`.
-        folds = method.overrides("merge_mean") and not method.overrides("merge")
-        self.sum = UploadsSoFar() if folds and not robust else None
-        self._kept: list[tuple[int, Tensors]] = []
-
-    def add(self, update: ClientUpdate) -> None:
-        """Take the upload of a valid reply. The next reply may reuse its memory."""
-        if self.sum is not None:
-            self.sum.add(update.upload)
-        else:
-            self._kept.append((update.client, named.copies(update.upload)))
-
-    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
-        """What the method shares next. Do not call `add` afterwards."""
-        if self.sum is not None:
-            return self._method.merge_mean(shared, self.sum.mean(), population)
-        used = [upload for client, upload in self._kept if client not in rejected]
-        return self._method.merge(shared, used, population)
-
-
-class Replied:
-    """What a method's own part of the server needs to know of the replies: nothing, if it has none.
-
-    Lengths are measured here: a client that reported its own could claim anything.
+    A method with `merge_mean` has its uploads added up as they arrive: memory does not grow with
+    the cohort. All others get a list of them at the end of the round, and so does every method
+    under a robust aggregation, which knows only then whose replies it rejects. Those rules keep all
+    weights anyway. Lengths are measured here: a client that reported its own could claim anything.
     """
 
     def __init__(self, method: Method, aggregation: Aggregation, trainable: Names) -> None:
         self.weighs = method.overrides("weigh")
         self._method, self._aggregation, self._trainable = method, aggregation, trainable
+        # A `merge` of its own wins: it may stand in a class derived from one with `merge_mean`.
+        folds = method.overrides("merge_mean") and not method.overrides("merge")
+        self.sum = UploadsSoFar() if folds and aggregation not in ROBUST else None
         self._measures = method.overrides("server_step")
-        self._keeps = method.keeps_all
-        self._updates: list[ClientUpdate] = []
+        self._kept: list[ClientUpdate] = []  # what has to be: their weights, their uploads
         self._squares: dict[int, float] = {}  # of the length of each client's change
         self._shares: dict[int, float] = {}  # their weights in the mean
 
@@ -206,92 +180,85 @@ class Replied:
                 for name, tensor in update.weights.items()
                 if name in self._trainable
             )
-        if self._keeps:
-            weights, upload = named.copies(update.weights), named.copies(update.upload)
-            self._updates.append(replace(update, weights=weights, upload=upload))
+        if self.sum is not None:
+            self.sum.add(update.upload)
+        if self._method.keeps_all or self.sum is None:
+            weights = named.copies(update.weights) if self._method.keeps_all else {}
+            upload = named.copies(update.upload)
+            self._kept.append(replace(update, weights=weights, upload=upload))
+
+    def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
+        """What the method shares next. Do not call `add` afterwards."""
+        if self.sum is not None:
+            return self._method.merge_mean(shared, self.sum.mean(), population)
+        used = [update.upload for update in self._kept if update.client not in rejected]
+        return self._method.merge(shared, used, population)
 
     def weighed(self) -> Mean:
         """The mean with the method's weights."""
-        given = self._method.weigh(self._updates, [*self._shares.values()])
+        given = self._method.weigh(self._kept, [*self._shares.values()])
         shares = [float(share) for share in given]
-        if len(shares) != len(self._updates) or not 0 < sum(shares) < inf or min(shares) < 0:
+        if len(shares) != len(self._kept) or not 0 < sum(shares) < inf or min(shares) < 0:
             raise ValueError(f"needs a weight for each reply, none below 0, not all 0: {shares}")
         self._shares = dict(zip(self._shares, shares, strict=True))
         mean = Mean(self._trainable, lambda update: self._shares[update.client])
-        for update in self._updates:
+        for update in self._kept:
             mean.add(update)
         return mean
 
-    def number(self, rejected: Collection[int]) -> int:
-        return sum(client not in rejected for client in self._shares)
-
-    def kept(self, rejected: Collection[int]) -> list[ClientUpdate]:
-        return [update for update in self._updates if update.client not in rejected]
-
-    def mean_square(self, rejected: Collection[int]) -> float:
-        used = {client: self._squares[client] for client in self._squares if client not in rejected}
+    def seen(self, step: ServerStep, rejected: Collection[int]) -> ServerStep:
+        """The step with what the method may know of the replies."""
+        used = {client: self._shares[client] for client in self._shares if client not in rejected}
+        squares = [self._squares[client] for client in used]
         if self._aggregation in ROBUST:
-            return median_low(used.values())
-        total = sum(self._shares[client] for client in used)
-        return sum(self._shares[client] * square for client, square in used.items()) / total
+            square = median_low(squares)
+        else:
+            total = sum(used.values())
+            square = sum(share * one for share, one in zip(used.values(), squares, strict=True))
+            square /= total
+        step = replace(step, clients=len(used), mean_square=square)
+        if not self._method.keeps_all:
+            return step
+        replies = [update for update in self._kept if update.client in used]
+        return replace(step, replies=replies, shares=[*used.values()])
 
 
-class UploadsInSum(Uploads):
-    """Of which only the sum is known."""
+class Sums(Fold, Protocol):
+    """A fold that knows no single reply. After `finish`:"""
 
-    def __init__(self, method: Method, fold: SecureMean, like: Tensors) -> None:
-        self._method, self._fold, self._like = method, fold, like
+    clients: int  # in the sums
+    upload: Tensors  # what `merge` gets as if it were the only one
+    mean: MeanUpload
+    mean_square: float  # of the length of a change
+    told: Tensors  # what is shared beside what the method shares
 
-    def add(self, update: ClientUpdate) -> None:
+
+class RepliesInSum(Replies):
+    """Of which only a sum is known."""
+
+    def __init__(self, method: Method, fold: Sums) -> None:
+        super().__init__(method, "uniform", ())
+        self._fold = fold
+
+    def add(self, update: ClientUpdate, sent: Tensors) -> None:
         """It is in the fold."""
 
     def merged(self, shared: Tensors, population: int, rejected: Collection[int]) -> Tensors:
-        sums, replies = self._fold.summed.upload, self._fold.replies
+        fold, (_, own) = self._fold, private_and_rest(shared)
         if self._method.overrides("merge"):
-            return self._method.merge(shared, [sums] if sums else [], population)
-        dtypes = {name: like.dtype for name, like in self._like.items()}
-        means = {
-            name: total / replies if total.is_floating_point() else total // replies
-            for name, total in sums.items()
-        }
-        return self._method.merge_mean(shared, MeanUpload(means, replies, dtypes), population)
+            return self._method.merge(own, [fold.upload] if fold.upload else [], population)
+        return self._method.merge_mean(own, fold.mean, population)
 
-
-class RepliedInSum(Replied):
-    """Lengths too are what the clients say they add up to."""
-
-    def __init__(self, method: Method, fold: SecureMean) -> None:
-        super().__init__(method, "uniform", ())
-        self._measures, self._fold = False, fold
-
-    def mean_square(self, rejected: Collection[int]) -> float:
-        return self._fold.summed.mean_square
-
-
-class NoisySums(NamedTuple):
-    """All that the server knows of a round's replies if it adds noise to their sums."""
-
-    direction: dict[str, Tensor]
-    upload: Tensors  # the mean of the uploads
-    clients: int  # in a round, on average
-    shared: Tensors  # what it tells clients of the next round
-
-    def merged(self, method: Method, shared: Tensors, population: int) -> Tensors:
-        """The method's merge gets the mean as if it were the only upload."""
-        if method.overrides("merge"):
-            return method.merge(shared, [self.upload], population)
-        mean = replace(mean_of([self.upload]), clients=self.clients)
-        return method.merge_mean(shared, mean, population)
-
-
-class PrivateRound(Protocol):
-    def add(self, update: ClientUpdate) -> None: ...
-
-    def means(self) -> NoisySums: ...
+    def seen(self, step: ServerStep, rejected: Collection[int]) -> ServerStep:
+        return replace(step, clients=self._fold.clients, mean_square=self._fold.mean_square)
 
 
 class PrivateRounds(Protocol):
-    def begin(self, sent: Broadcast) -> PrivateRound: ...
+    def begin(self, sent: Broadcast) -> Sums: ...
+
+
+# Of a reply and what its round's clients received: the reply as the mean takes it.
+Understanding = Callable[[ClientUpdate, Broadcast], ClientUpdate]
 
 
 @dataclass(frozen=True)
@@ -328,127 +295,79 @@ class Server:
         state: ServerState,
         broadcast: Broadcast,
         replies: Iterable[ClientUpdate | ClientFailure],
+        understood: Understanding | None = None,
     ) -> tuple[ServerState, list[ClientReport]]:
         """Fold the valid replies one by one, in the order they arrive, which is client order.
 
         A round with fewer valid replies than `minimum_replies`, or than the rule needs, changes
         nothing. Replies that the rule rejects are left out of `merge` too. Clients have trained
-        from what they have unpacked of the broadcast.
+        from what they have unpacked of the broadcast. `understood`: how a reply is unpacked, if
+        clients may have trained from an earlier broadcast.
         """
-        received = self.compression.received(broadcast)
-        if self.private is not None:
-            return self._aggregate_privately(self.private, state, broadcast, received, replies)
-        method = self._fitted
-        fold, uploads, replied = self._folding()
+        understood = understood or self.compression.received_update
+        received, method = self.compression.received(broadcast), self._fitted
+        rule, defence = self.settings.aggregation, self.settings.defence(self.population)
+        sums = self._sums(received)
+        fold = sums or fold_for(rule, self.trainable, self.training, defence)
+        replied = RepliesInSum(method, sums) if sums else Replies(method, rule, self.trainable)
         reports: list[ClientReport] = []
         for reply in replies:
-            report, update = self._admit(reply, broadcast, received)
+            report, update = self._admit(reply, broadcast, received, understood)
             reports.append(report)
             if update is not None:
-                replied.add(update, received.weights)
+                with self._blaming("merge"):
+                    replied.add(update, received.weights)
                 if not replied.weighs:
                     fold.add(update)
-                with self._blaming("merge"):
-                    uploads.add(update)
         valid = sum(report.outcome == "ok" for report in reports)
-        if valid < self.wanted(valid):
+        # With noise, a round without a reply changes the model too: else that would tell of data.
+        if self.private is None and valid < self.wanted(valid):
             return replace(state, round=broadcast.round), reports
         if replied.weighs:
             with self._blaming("weigh"):
                 fold = replied.weighed()
         folded = fold.finish(received.weights)
         if method.overrides("server_step"):
-            shared = self._merged(uploads, state, folded)
-            rejected = folded.rejected
-            number, square = replied.number(rejected), replied.mean_square(rejected)
-            seen = self._seen(state, broadcast, folded, shared, number, square)
-            step = replace(seen, replies=replied.kept(rejected))
-            folded, shared, kept = self._method_step(step, folded)
+            shared = self._merged(replied, state, folded)
+            seen = replied.seen(self._ended(state, broadcast, folded, shared), folded.rejected)
+            folded, shared, kept = self._method_step(seen, folded)
             weights, slots = self._step(state, folded)
         else:  # the direction, a float64 model, is gone before anything is merged
             weights, slots = self._step(state, folded)
-            shared, kept = self._merged(uploads, state, folded), state.kept
+            shared, kept = self._merged(replied, state, folded), state.kept
         reports = [
             replace(report, used=report.outcome == "ok" and report.client not in folded.rejected)
             for report in reports
         ]
-        if isinstance(fold, SecureMean):
-            clipped = torch.tensor(fold.summed.clipped, dtype=torch.float64)
-            shared = {**shared, f"{LOG}clipped": clipped}
-        return ServerState(broadcast.round, weights, shared, slots, kept), reports
+        told = sums.told if sums else {}
+        return ServerState(broadcast.round, weights, {**shared, **told}, slots, kept), reports
 
-    def _folding(self) -> tuple[Fold, Uploads, Replied]:
-        """What takes a round's replies."""
-        method, settings = self._fitted, self.settings
-        if self.fixed_point is not None:
-            fold = SecureMean(self.fixed_point)
-            uploads = UploadsInSum(method, fold, self.fixed_point.upload)
-            return fold, uploads, RepliedInSum(method, fold)
-        rule = AGGREGATIONS[settings.aggregation]
-        return (
-            rule(self.trainable, self.training, settings.defence(self.population)),
-            Uploads(method, settings.aggregation in ROBUST),
-            Replied(method, settings.aggregation, self.trainable),
-        )
+    def _sums(self, received: Broadcast) -> Sums | None:
+        if self.private is not None:
+            return self.private.begin(received)
+        return SecureMean(self.fixed_point) if self.fixed_point is not None else None
 
-    def _aggregate_privately(
-        self,
-        private: PrivateRounds,
-        state: ServerState,
-        broadcast: Broadcast,
-        received: Broadcast,
-        replies: Iterable[ClientUpdate | ClientFailure],
-    ) -> tuple[ServerState, list[ClientReport]]:
-        """Every round changes the model, one without a reply too: that nobody replied would tell of
-        the data. The method sees no length of a single reply, but that of their mean."""
-        sums, reports = private.begin(received), list[ClientReport]()
-        for reply in replies:
-            report, update = self._admit(reply, broadcast, received)
-            reports.append(replace(report, used=report.outcome == "ok"))
-            if update is not None:
-                sums.add(update)
-        noisy, method = sums.means(), self._fitted
-        buffers, _ = named.split(received.weights, received.weights.keys() - noisy.direction)
-        folded, kept = Folded(noisy.direction, buffers), state.kept
+    def _merged(self, replied: Replies, state: ServerState, folded: Folded) -> Tensors:
         with self._blaming("merge"):
-            _, before = private_and_rest(state.shared)
-            shared = noisy.merged(method, before, self.population)
-        self._require_tensors(shared, "merge")
-        if method.overrides("server_step"):
-            square = sum(float(one.square().sum()) for one in noisy.direction.values())
-            step = self._seen(state, broadcast, folded, shared, noisy.clients, square)
-            folded, shared, kept = self._method_step(step, folded)
-        weights, slots = self._step(state, folded)
-        shared = {**shared, **noisy.shared}
-        return ServerState(broadcast.round, weights, shared, slots, kept), reports
-
-    def _merged(self, uploads: Uploads, state: ServerState, folded: Folded) -> Tensors:
-        with self._blaming("merge"):
-            shared = uploads.merged(state.shared, self.population, folded.rejected)
+            shared = replied.merged(state.shared, self.population, folded.rejected)
         self._require_tensors(shared, "merge")
         return shared
 
-    def _seen(
-        self,
-        state: ServerState,
-        broadcast: Broadcast,
-        folded: Folded,
-        shared: Tensors,
-        clients: int,
-        mean_square: float,
+    def _ended(
+        self, state: ServerState, broadcast: Broadcast, folded: Folded, shared: Tensors
     ) -> ServerStep:
-        """The end of the round, as the method sees it, but for the replies."""
+        """The end of the round, but for the replies."""
         return ServerStep(
             broadcast.round,
-            clients,
-            self.population,
-            self.training.lr_in(broadcast.round) / (1 - self.training.momentum),
-            {name: state.weights[name] for name in folded.direction},
-            folded.direction,
-            folded.buffers,
-            mean_square,
-            shared,
-            state.kept,
+            clients=0,
+            population=self.population,
+            lr=self.training.lr_in(broadcast.round) / (1 - self.training.momentum),
+            weights={name: state.weights[name] for name in folded.direction},
+            direction=folded.direction,
+            buffers=folded.buffers,
+            mean_square=0.0,
+            shared=shared,
+            kept=state.kept,
         )
 
     def _method_step(self, before: ServerStep, folded: Folded) -> tuple[Folded, Tensors, Tensors]:
@@ -494,37 +413,30 @@ class Server:
         return max(self.minimum_replies, needed)
 
     def _admit(
-        self, reply: ClientUpdate | ClientFailure, broadcast: Broadcast, received: Broadcast
+        self,
+        reply: ClientUpdate | ClientFailure,
+        broadcast: Broadcast,
+        received: Broadcast,
+        understood: Understanding,
     ) -> tuple[ClientReport, ClientUpdate | None]:
         """What became of a reply, and the reply itself, unpacked, if it is valid."""
         sent = addressed(broadcast, self._fitted, reply.client)
+        up = 0 if isinstance(reply, ClientFailure) else reply.num_bytes
+        up, down = reply.traffic or Traffic(up, sent.num_bytes)
+        report = ClientReport(reply.client, "ok", bytes_up=up, bytes_down=down)
         if isinstance(reply, ClientFailure):
-            up, down = reply.traffic or Traffic(0, sent.num_bytes)
-            report = ClientReport(
-                reply.client, reply.outcome, reply.reason, bytes_up=up, bytes_down=down
-            )
-            return report, None
-        up, down = reply.traffic or Traffic(reply.num_bytes, sent.num_bytes)
+            return replace(report, outcome=reply.outcome, reason=reply.reason), None
         try:
-            update = self.compression.received_update(reply, received)
+            update = understood(reply, received)
             if self.fixed_point is None:
                 check_update(update, received, self._schema)
             elif reply.weights:  # else it is in another reply's sum
                 check_like(reply.weights, self.fixed_point.example(received.weights), "reply")
         except ProtocolError as error:
-            reason = str(error)
-            report = ClientReport(reply.client, "rejected", reason, bytes_up=up, bytes_down=down)
-            return report, None
-        report = ClientReport(
-            reply.client,
-            "ok",
-            num_examples=reply.num_examples,
-            num_steps=reply.num_steps,
-            bytes_up=up,
-            bytes_down=down,
-            metrics=reply.metrics,
-        )
-        return report, update
+            return replace(report, outcome="rejected", reason=str(error)), None
+        examples, steps = reply.num_examples, reply.num_steps
+        told = replace(report, num_examples=examples, num_steps=steps, metrics=reply.metrics)
+        return told, update
 
     def _step(self, state: ServerState, folded: Folded) -> tuple[Tensors, Tensors]:
         """The optimiser moves the parameters; buffers are simply replaced.

@@ -31,7 +31,7 @@ from dcfl.models.parts import (
     personal_tensors,
     personalise,
 )
-from dcfl.privacy import PrivacySettings, Protection, check_covered
+from dcfl.privacy import PrivacySettings, Protection, check_covered, in_floats
 from dcfl.server import ServerSettings, ServerState
 from dcfl.server.validation import Schema, check_update
 from dcfl.tensors import as_rows, checksum, copies, from_rows, not_finite, sha256, snapshot
@@ -58,7 +58,7 @@ def replies_are_accepted_by_the_server(method: type[Method], norm: Norm) -> None
     """As `upload_like` and `check_upload` demand, in the first round and later."""
     rounds, example = two_rounds(method(), norm, MIXED, [1] * 9), _upload_example(method(), norm)
     for update, _ in (*rounds.first, *rounds.second):
-        _require_accepted(method(), norm, update)
+        _require_accepted(method(), norm, update, example)
     if example is None:
         raise NotOffered("its uploads are not checked: define `upload_like`")
 
@@ -71,8 +71,10 @@ def _upload_example(method: Method, norm: Norm) -> Tensors | None:
     return method.upload_like(dict(model.named_parameters()), CLASSES, width)
 
 
-def _require_accepted(method: Method, norm: Norm, update: ClientUpdate) -> None:
-    schema = Schema(method, TRAINING, _upload_example(method, norm))
+def _require_accepted(
+    method: Method, norm: Norm, update: ClientUpdate, example: Tensors | None
+) -> None:
+    schema = Schema(method, TRAINING, example)
     try:
         check_update(update, Broadcast(1, snapshot(toy_model(norm)), {}), schema)
     except ProtocolError as error:
@@ -134,7 +136,7 @@ def _require_private(method: Method) -> None:
         except ConfigError as error:
             raise NotOffered(f"it refuses the networks that [privacy] covers: {error}") from error
         updates.append(protection.protect(update, sent))
-        _require_accepted(method, "group", updates[-1])
+        _require_accepted(method, "group", updates[-1], example and in_floats(example))
     state = averaged(method, "group", updates)
     for tensors in (state.shared, state.kept, state.weights):
         if (name := not_finite(tensors)) is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from dcfl.clock.state import ClockState
 from dcfl.config import apply
 from dcfl.errors import CheckpointError, ConfigError, RunFolderError
 from dcfl.experiment import Experiment
@@ -57,8 +58,13 @@ class Forgetting:
     @cached_property
     def first(self) -> int:
         """The round in which it was first asked; 0: it never was."""
-        rows = self.run.each_client()
-        return next((row.round for row in rows if row.client == self.client), 0)
+        own = (row for row in self.run.each_client() if row.client == self.client)
+        asked = [row.round - row.staleness for row in own]
+        if clock := self._newest and self._newest.state.clock:  # of visits no row tells of yet
+            asked += [one.round for one in clock.flights if one.client == self.client]
+        elif self.run.experiment.clock.takes_stale and not asked:
+            return 1  # perhaps: the last visits left no trace
+        return min(asked, default=0)
 
     @cached_property
     def obstacle(self) -> str:
@@ -68,11 +74,14 @@ class Forgetting:
         if not self._newest:
             return "no checkpoint is left that tells what a round needs beside its model"
         state = self._newest.state
-        if self._newest.progress.memories or state.shared or state.slots or state.kept:
+        moved = state.clock not in (None, ClockState())  # time, or visits that are not over
+        if self._newest.progress.memories or state.shared or state.slots or state.kept or moved:
             return "rounds of this run go on from more than the model, and that was not kept"
         if self.run.experiment.output.keep_best:
             return "with output.keep_best it takes all rounds to find the best"
-        return "" if self._kept else "output.keep_every has kept no model of an earlier round"
+        if self._kept or self.first == 1:
+            return ""
+        return "output.keep_every has kept no model of an earlier round"
 
     @cached_property
     def _newest(self) -> Checkpoint | None:
@@ -105,7 +114,9 @@ class Forgetting:
                 f"client {self.client} was asked in none of the {last} rounds: the model is as if "
                 f"it had never been there, and nothing is trained"
             )
-        origin = f"the model of round {self.start}" if self.start else f"the start: {self.obstacle}"
+        origin = f"the model of round {self.start}" if self.start else "the start"
+        if self.obstacle:
+            origin += f": {self.obstacle}"
         return (
             f"client {self.client} was first asked in round {self.first} of {last}; rounds "
             f"{self.start + 1} to {last} are trained again (they took {self.seconds:.0f} s), from "

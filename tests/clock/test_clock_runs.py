@@ -24,6 +24,7 @@ from dcfl.runs.identity import differences, identity, of_run
 from dcfl.runs.prepare import prepare
 from dcfl.runs.run import Run
 from dcfl.server import Server, ServerState
+from dcfl.server.compression import CompressionSettings
 from dcfl.tensors import snapshot
 from dcfl.testing.toys import toy_model
 from tests import toys
@@ -34,6 +35,7 @@ from tests.reliability.victims import flat
 MODEL = flat()
 SIZES = (8, 8, 8, 8, 8, 8)
 UNEQUAL = (4, 9, 6, 12, 3, 7)
+PLAIN = CompressionSettings()
 TIMES = ("virtual_time", "began", "ended", "staleness")
 
 
@@ -44,6 +46,7 @@ def clocked(
     selection: Any = "uniform",
     sizes: tuple[int, ...] = UNEQUAL,
     connect: Connect = connect,
+    compression: CompressionSettings = PLAIN,
     **clock: Any,
 ) -> Run:
     experiment = Experiment(
@@ -53,6 +56,7 @@ def clocked(
         engine=EngineSettings(workers=workers, device="cpu"),
         output=OutputSettings(str(folder), report=False, checkpoint=1),
         clock=ClockSettings(**clock),
+        compression=compression,
     )
     return Run(experiment, federation(sizes), MODEL, connect)
 
@@ -106,6 +110,11 @@ ALL_AT_ONCE = {
     "fedbuff": {"mode": "fedbuff", "buffer": 2, "drop_out": 0.2, "availability": "day-night"},
     "fedasync": {"mode": "fedasync"},
     "kept": {"deadline": 1.0, "late": "keep", "over_selection": 1.4},
+    "packed": {
+        "mode": "fedbuff",
+        "buffer": 2,
+        "compression": CompressionSettings("top-k", "int8", 0.1),
+    },
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate
 from dcfl.methods import METHODS
 from dcfl.server import Server, ServerState
+from dcfl.server.compression import Compression, CompressionSettings
 
 PACE = [1, 2, 3, 4, 5, 6]  # seconds of a visit, by client
 ONE_STEP = LocalTraining(epochs=1)
@@ -175,6 +177,59 @@ def test_fedbuff_and_fedasync_are_their_papers_equations(a: float) -> None:
     assert max(one.staleness for round in mixed for one in round.clients) >= 5
     got = [float(round.state.weights["w"]) for round in mixed]
     assert got == pytest.approx(transcribed_fedasync(mixed, 0.6, a), rel=1e-6)
+
+
+class Packing(Drifting):
+    """Packs as clients do, and notes what can be unpacked of it."""
+
+    def __init__(self, compression: Compression) -> None:
+        super().__init__()
+        self.compression = compression
+        self.changes: dict[tuple[int, int], torch.Tensor] = {}
+
+    def run(self, broadcast: Broadcast, cohort: Sequence[int]) -> Iterator[ClientUpdate]:
+        base = self.compression.received(broadcast)
+        spread = torch.linspace(0.5, 1.5, 40)
+        for reply in super().run(base, cohort):
+            exact = change(broadcast.round, reply.client) * spread
+            weights = {**reply.weights, "w": base.weights["w"] + exact}
+            packed, _ = self.compression.packed_update(replace(reply, weights=weights), base, {})
+            again = self.compression.received_update(packed, base)
+            self.changes[broadcast.round, reply.client] = again.weights["w"] - base.weights["w"]
+            yield packed
+
+
+@pytest.mark.parametrize("up", ["float16", "int8", "top-k", "random-k"])
+@pytest.mark.parametrize("down", ["none", "bfloat16"])
+def test_a_stale_reply_is_unpacked_by_the_model_that_its_client_got(up: Any, down: Any) -> None:
+    compression = Compression(
+        CompressionSettings(up, down, 0.25), {"w": torch.empty(40, device="meta")}, seed=3
+    )
+    server = replace(six().server, compression=compression)
+    clock = replace(six(mode="fedbuff", buffer=3, staleness=1.0), server=server)
+    backend, w = Packing(compression), torch.zeros(40)
+    begin = replace(start(), weights={**start().weights, "w": w})
+    rounds = [*federate_by_clock(clock, backend, begin, 9)]
+    assert max(one.staleness for round in rounds for one in round.clients) >= 2
+    for number, round in enumerate(rounds, start=1):
+        total = torch.zeros(40)
+        for one in round.clients:
+            assert one.outcome == "ok"
+            total += backend.changes[number - one.staleness, one.client] / (1 + one.staleness)
+        w = w + total / 3
+        torch.testing.assert_close(round.state.weights["w"], w, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["fedbuff", "fedasync"])
+def test_a_reply_of_another_form_is_rejected_however_old(mode: Any) -> None:
+    class Odd(Drifting):
+        def run(self, broadcast: Broadcast, cohort: Sequence[int]) -> Iterator[ClientUpdate]:
+            for reply in super().run(broadcast, cohort):
+                odd = {"w": torch.zeros(2), "running": torch.zeros(1)}
+                yield replace(reply, weights=odd if reply.client % 2 else {"v": torch.zeros(1)})
+
+    rounds = [*federate_by_clock(six(mode=mode, buffer=3), Odd(), start(), 4)]
+    assert {one.outcome for round in rounds for one in round.clients} == {"rejected"}
 
 
 def test_running_statistics_are_never_extrapolated() -> None:

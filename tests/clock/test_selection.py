@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from dcfl.clock.selection import SELECTIONS, Asking, Selection, utilities
 from dcfl.clock.state import Known
-from dcfl.federation import sample_cohort
+from dcfl.federation import Sampling, sample_cohort
 
 SIZES: NDArray[np.int64] = np.array([1, 1, 1, 1, 1, 1, 1, 93])
 
@@ -39,6 +40,35 @@ def test_uniform_is_the_plain_schedule_where_everybody_is_free() -> None:
     for round in range(1, 30):
         one = asking(round, sizes=np.ones(500, dtype=np.int64))
         assert sorted(SELECTIONS["uniform"](one, 25)) == sample_cohort(500, 0.05, 0, round)
+
+
+def test_the_plain_schedule_is_that_of_the_clock_without_a_client_too() -> None:
+    gone = Sampling(without=(3, 40, 41))
+    for round in range(1, 60):
+        one = replace(asking(round, sizes=np.ones(50, dtype=np.int64)), without=gone.without)
+        plain = sample_cohort(50, 0.2, 0, round, gone)
+        assert sorted(SELECTIONS["uniform"](one, 10)) == plain
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_client_that_is_left_out_is_never_asked_and_its_place_goes_to_another(
+    name: Selection,
+) -> None:
+    """Who has not been asked so far: nobody else's place depends on it."""
+    known = {client: Known(1, 1.0 + client, 5, 1.0) for client in range(0, 8, 2)}
+    changed = 0
+    for round in range(1, 60):
+        for size in (1, 2, 3, 6):
+            one = asking(round, known, lambda client: client != 4)
+            whole = SELECTIONS[name](one, size)
+            found = SELECTIONS[name](replace(one, without=(7,)), size)
+            assert 7 not in found
+            assert len({*found}) == len(found) == min(size, 6)
+            assert {*found} <= {0, 1, 2, 3, 5, 6}
+            if 7 not in whole:
+                assert found == whole
+            changed += 7 in whole
+    assert changed
 
 
 @pytest.mark.parametrize("name", SELECTIONS)

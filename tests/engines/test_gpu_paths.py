@@ -78,7 +78,6 @@ METHODS_AND_VARIANTS: dict[str, Method] = {
     "dcfl-pw, received": variant("dcfl-pw", prototype_model="received", prototype_normalize=True),
     "dcfl-pw, running": variant("dcfl-pw", prototype_model="running", min_class_count=2),
     "fedproc, published": variant("fedproc", schedule="published", prototype_momentum=0.5),
-    "feddecorr, paper": variant("feddecorr", form="paper"),
     "fedrcl, one level": variant("fedrcl", levels=(1,), hardest_positives=2),
     "fedscl, sum": variant("fedscl", reduction="sum"),
     "fedsol, head": variant("fedsol", variant="fixed", perturb="head"),

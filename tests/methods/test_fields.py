@@ -64,7 +64,7 @@ def test_the_published_weights(name: str) -> None:
 
 
 def test_defaults_are_those_of_the_papers() -> None:
-    assert METHODS["feddecorr"]() == METHODS["feddecorr"](mu=0.01, form="released")  # type: ignore[call-arg]
+    assert METHODS["feddecorr"]() == METHODS["feddecorr"](mu=0.01)  # type: ignore[call-arg]
     for name, values in {
         "moon": {"temperature": 0.5},
         "fedproc": {"temperature": 0.5, "schedule": "fixed", "ramp": 100},

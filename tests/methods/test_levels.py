@@ -13,6 +13,7 @@ from torch import Tensor
 from dcfl.client import Batch, Client
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, ProtocolError
+from dcfl.losses import relaxed_contrastive
 from dcfl.messages import num_bytes
 from dcfl.methods import METHODS, Method
 from dcfl.methods.dcfl import DCFLPrototypeWise, DCFLSampleWise
@@ -201,8 +202,6 @@ def test_methods_on_the_embedding_alone_have_no_levels() -> None:
 def test_the_hardest_pairs_of_the_last_level_alone() -> None:
     who, given = client(), batch()
     method = FedRCL(mu=0.7, levels="last", temperature=0.5)
-    expected = FedRCL(mu=0.7, levels=(0,), temperature=0.5)._contrast(
-        who.model(given.images).embedding, given.labels
-    )
+    expected = relaxed_contrastive(who.model(given.images).embedding, given.labels, 0.5)
     entropy = F.cross_entropy(who.model(given.images).logits, given.labels)
     require_same(method.objective(who)(given), entropy + 0.7 * expected, who.model)

@@ -56,7 +56,7 @@ def test_every_method_has_the_bits_of_one_process(method: str, same: Callable[..
         ServerSettings(secure=True),
         ServerSettings("samples", OPTIMIZERS["fedadam"]()),
         ServerSettings("multi-krum", byzantine=0.1),  # 6 replies withstand one attacker
-        ServerSettings("geometric-median", OPTIMIZERS["fedacg"]()),
+        ServerSettings("trimmed-mean", OPTIMIZERS["fedacg"]()),
     ],
     ids=lambda server: f"{server.aggregation}-{server.optimizer.name}",
 )

@@ -83,7 +83,7 @@ def test_the_mean_is_that_of_the_clipped_changes(changes: list[float], most: flo
     assert torch.allclose(folded.direction["weight"], wanted, rtol=0, atol=step)
     assert torch.equal(folded.direction["weight"], other.direction["weight"])
     assert folded.buffers["num_batches"] == 7
-    assert folds[0].summed.upload["counts"].tolist() == [sum(range(len(changes))), 5 * len(changes)]
+    assert folds[0].upload["counts"].tolist() == [sum(range(len(changes))), 5 * len(changes)]
 
 
 @pytest.mark.parametrize("clients", [2, 3, 4, 7, 8, 100])
@@ -94,10 +94,10 @@ def test_no_sum_of_a_round_wraps(clients: int, sign: int) -> None:
     fold = SecureMean(whole)
     for client in range(clients):
         fold.add(whole.encode(reply(client, sign * 1e6, largest), RECEIVED))
-    folded, summed = fold.finish(RECEIVED), fold.summed
+    folded = fold.finish(RECEIVED)
     assert folded.direction["bias"].tolist() == [sign]
-    assert summed.upload["sums"].tolist() == [sign * clients * 2.0**32] * 2
-    assert summed.clipped == 1.0
+    assert fold.upload["sums"].tolist() == [sign * clients * 2.0**32] * 2
+    assert fold.told["log/clipped"] == 1.0
 
 
 def test_what_is_not_finite_does_not_enter_a_sum() -> None:

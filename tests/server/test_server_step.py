@@ -70,7 +70,7 @@ def test_it_gets_the_mean_direction_and_moves_the_parameters() -> None:
     assert step.weights.keys() == step.direction.keys() == {"w", "u"}
     assert step.direction["w"].tolist() == [2.5, 0.0]
     assert step.direction["w"].dtype == torch.float64
-    assert step.replies == []
+    assert not step.replies
     assert state.weights["w"].tolist() == [6.0, 0.0]
     assert state.weights["mean"].tolist() == [6.0]  # buffers are averaged, whatever it says
     assert state.kept["rounds"].tolist() == [3.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 import pytest
 import torch
@@ -20,8 +21,8 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.method import MeanUpload
 from dcfl.methods.scaffold import Scaffold
 from dcfl.server import Server, ServerSettings, ServerState
-from dcfl.server.aggregation import AGGREGATIONS, ROBUST
-from dcfl.server.server import Uploads
+from dcfl.server.aggregation import ROBUST, Aggregation
+from dcfl.server.server import Replies
 from dcfl.tensors import sha256
 
 SIZE = 5003  # numbers in an upload, by which its tensors are recognised
@@ -85,9 +86,9 @@ def test_folding_gives_the_bits_and_the_layout_of_the_list(
 ) -> None:
     shared, uploads, population = case
     wanted = variates_from_a_list(shared, uploads, population)
-    folded = Uploads(Scaffold(), robust=False)
+    folded = Replies(Scaffold(), "uniform", ())
     for client, upload in enumerate(uploads):
-        folded.add(update(client, upload))
+        folded.add(update(client, upload), {})
     for found in (
         folded.merged(shared, population, ()),
         Scaffold().merge(shared, uploads, population),
@@ -97,7 +98,7 @@ def test_folding_gives_the_bits_and_the_layout_of_the_list(
             assert (found[name].dtype, found[name].stride()) == (tensor.dtype, tensor.stride())
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("aggregation", get_args(Aggregation))
 def test_what_is_shared_comes_from_the_replies_that_were_used(aggregation: str) -> None:
     """Krum rejects two of ten at the end of the round: their uploads are not in the sum either."""
     honest = [update(k, {"c": torch.tensor([k / 7])}, 1 + k / 100) for k in range(8)]
@@ -143,9 +144,9 @@ def test_scaffolds_uploads_do_not_gather(aggregation: str) -> None:
 
 def test_whose_uploads_are_folded() -> None:
     for name, method in METHODS.items():
-        folds = Uploads(method(), robust=False).sum is not None
+        folds = Replies(method(), "uniform", ()).sum is not None
         assert folds == (name in ("scaffold", "feddc", "ccvr")), name
-        assert Uploads(method(), robust=True).sum is None
+        assert Replies(method(), "median", ()).sum is None
 
 
 def test_a_class_derived_from_scaffold_may_have_a_merge_with_a_list() -> None:

@@ -26,6 +26,9 @@ MODEL = Flat()  # a run trains a copy
 ROUNDS = 6
 
 
+FEDBUFF = {"clock__devices": "phones", "clock__mode": "fedbuff", "clock__buffer": 2}
+
+
 def experiment(folder: Path, method: str = "fedavg", **settings: Any) -> Experiment:
     plain = Experiment(
         method=METHODS[method](),
@@ -67,6 +70,10 @@ def latecomer(run: RecordedRun) -> Forgetting:
         ("fedavg", {"server__optimizer": "fedadam"}, "go on from more than the model"),
         ("scaffold", {}, "go on from more than the model"),
         ("fedavg", {"output__checkpoint": 0}, "no checkpoint is left"),
+        ("fedavg", {"federation__selection": "samples"}, ""),
+        ("fedavg", {"federation__selection": "oort"}, "go on from more than the model"),
+        ("fedavg", {"clock__devices": "phones"}, "go on from more than the model"),
+        ("fedavg", FEDBUFF, "go on from more than the model"),
     ],
 )
 def test_the_bits_are_those_of_a_federation_that_never_had_it(
@@ -83,6 +90,23 @@ def test_the_bits_are_those_of_a_federation_that_never_had_it(
     assert bits(without) == bits(finished(fresh))
     assert bits(without)["weights"] != run.summary.weights_sha256  # type: ignore[union-attr]
     assert forgetting.client not in {row.client for row in RecordedRun.open(without.folder).clients}
+
+
+def test_a_client_that_is_at_work_when_the_run_ends_was_asked(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", **FEDBUFF, federation__rounds=1)
+    (seen,) = {row.round for row in run.clients}
+    at_work = {*range(6)}.difference(row.client for row in run.clients)
+    asked = [client for client in sorted(at_work) if Forgetting(run, client).first == seen]
+    assert asked
+    for path in run.folder.glob("checkpoint*"):
+        path.unlink()
+    assert Forgetting(run, min(at_work)).first == 1  # who knows
+
+
+def test_of_a_client_of_the_first_round_no_model_is_missed(tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", federation__rounds=2)
+    first = next(row.client for row in run.clients if row.round == 1)
+    assert Forgetting(run, first).cost.endswith("from the start")
 
 
 def test_not_a_pixel_of_a_client_that_is_left_out_is_used(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from dcfl.methods.method import Cost, Method
 from dcfl.models.parts import within
 from dcfl.settings import key
 from dcfl.system.transfers import on_device, read_numbers
-from dcfl.tensors import copies, snapshot
+from dcfl.tensors import copies
 
 LOOKS_BACK, SETTLED, AT_MOST = 10, 0.1, 100  # passes, deviation of their losses, passes
 
@@ -43,6 +43,7 @@ class FedALA(Method):
     equation: ClassVar = "start = v + (w - v) s,  s <- s - eta (w - v) grad L_CE(start)"
     cost: ClassVar = Cost(copies=1, tuned=1, kept="weights + 4 * classes * (d + 1)")
     neutral: ClassVar = None
+    keeps_model: ClassVar = True
     searched: ClassVar = ("eta",)
 
     def start(self, client: Client) -> Tensors:
@@ -95,6 +96,3 @@ class FedALA(Method):
 
     def remember(self, client: Client) -> Tensors:
         return client.tally
-
-    def own_weights(self, client: Client) -> Tensors:
-        return snapshot(client.model, client.received)

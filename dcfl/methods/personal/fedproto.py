@@ -22,7 +22,6 @@ from dcfl.messages import Tensors
 from dcfl.methods.method import Cost, Objective
 from dcfl.methods.prototypes import PrototypeMethod
 from dcfl.settings import key
-from dcfl.tensors import snapshot
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,9 @@ class FedProto(PrototypeMethod):
         up="4 * classes * d + 8 * classes", down="4 * classes * d + classes", kept="weights"
     )
     neutral: ClassVar = None
+    keeps_model: ClassVar = True
     searched: ClassVar = ("mu",)
+    any_optimizer: ClassVar = False  # which would move weights that nobody goes on from
 
     def start(self, client: Client) -> Tensors:
         return client.own
@@ -64,6 +65,3 @@ class FedProto(PrototypeMethod):
         if self.prototype_model == "running" and not client.tally:  # a single image takes no step
             self._count_all(client, client.model)
         return super().upload(client)
-
-    def own_weights(self, client: Client) -> Tensors:
-        return snapshot(client.model, client.received)

@@ -4,7 +4,8 @@ Ghosh, Chung, Yin and Ramchandran, "An Efficient Framework for Clustered Federat
 NeurIPS 2020; the variant that averages models. In each round a client receives w_1 .. w_k, and
 
     j = argmin_j L_CE(w_j; all its images),  trains w_j,  and says which j it was
-    w_j <- the mean of the models of the clients that chose j; without any it stays
+    w_j <- the mean of the models of the clients that chose j, weighed as server.aggregation says;
+           without any it stays
 
 What the client trained is its own model. The server's weights are the mean over all clients, which
 nobody begins with.
@@ -23,10 +24,10 @@ from dcfl.client import Client
 from dcfl.errors import ProtocolError
 from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
-from dcfl.methods.method import Cost, Method, ServerStep, mean_of
+from dcfl.methods.method import Cost, Method, ServerStep
 from dcfl.settings import key
 from dcfl.system.transfers import on_device
-from dcfl.tensors import apart, cast_like, snapshot, together
+from dcfl.tensors import RunningMean, apart, cast_like, together
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class IFCA(Method):
     equation: ClassVar = "j = argmin_j L_CE(w_j),  w_j <- mean of the clients that chose j"
     cost: ClassVar = Cost(passes=2, copies=2, up="8", down="2 * weights", kept="weights")
     neutral: ClassVar = None
+    keeps_model: ClassVar = True
     any_aggregation: ClassVar = False
+    any_optimizer: ClassVar = False  # which would move weights that nobody begins with
     keeps_replies: ClassVar = True
 
     def start(self, client: Client) -> Tensors:
@@ -74,17 +77,17 @@ class IFCA(Method):
         if not 0 <= int(update.upload["cluster"]) < self.clusters:
             raise ProtocolError("a cluster that is not there")
 
-    def own_weights(self, client: Client) -> Tensors:
-        return snapshot(client.model, client.received)
-
     def server_step(self, step: ServerStep) -> ServerStep:
         rest, like = {**step.weights, **step.buffers}, step.replies[0].weights
         before = apart(step.shared, *self._names()) if step.shared else []
         models: dict[str, Tensors] = {}
         for number, name in enumerate(self._names()):
-            own = [r.weights for r in step.replies if int(r.upload["cluster"]) == number]
-            if own:
-                models[name] = cast_like(mean_of(own).tensors, like)
+            mean = RunningMean()
+            for reply, share in zip(step.replies, step.shares, strict=True):
+                if int(reply.upload["cluster"]) == number:
+                    mean.add(reply.weights, share)
+            if means := mean.mean():
+                models[name] = cast_like(means, like)
             elif before:
                 models[name] = before[number]
             else:

@@ -7,10 +7,14 @@ import pytest
 import torch
 
 from benchmarks.oracles.problem import LABELS, Tiny, numbers, our_rounds
-from dcfl.errors import ProtocolError
+from dcfl.errors import ConfigError, ProtocolError
 from dcfl.messages import ClientUpdate, Tensors
+from dcfl.methods import Method
+from dcfl.methods.personal.fedproto import FedProto
 from dcfl.methods.personal.ifca import IFCA, begun
 from dcfl.models.parts import personal_and_rest
+from dcfl.server.aggregation import Aggregation
+from dcfl.server.optimizers import OPTIMIZERS
 from dcfl.server.server import ServerSettings
 from dcfl.tensors import apart, snapshot
 from tests.methods.zoo.oracle import DOUBLE, error, oracle
@@ -36,6 +40,24 @@ def test_all_clusters_are_the_authors_after_each_round() -> None:
         own = personal_and_rest(memories[client])[0]
         alone = Counter(chosen)[number] == 1
         assert (error(numbers(own), numbers(last[number])) <= DOUBLE) == alone
+
+
+@pytest.mark.parametrize("rule", ["uniform", "samples"])
+def test_a_cluster_of_everybody_is_the_servers_mean(rule: Aggregation) -> None:
+    shared = list[Tensors]()
+    everybody = [list(range(len(LABELS)))] * 2
+    weights = our_rounds(IFCA(1), everybody, ServerSettings(rule), shared=shared)
+    first, second = (numbers(apart(models, "0")[0]) for models in shared)
+    assert error(first, numbers(weights[0])) <= DOUBLE
+    # Nobody trains from the server's own weights; the clients' models are in its mean all the same.
+    assert error(second, numbers(weights[1])) <= DOUBLE
+    assert len({len(labels) for labels in LABELS}) > 1
+
+
+@pytest.mark.parametrize("method", [IFCA(), FedProto()])
+def test_an_optimiser_that_moves_what_nobody_begins_with_is_refused(method: Method) -> None:
+    with pytest.raises(ConfigError, match='use "fedavg"'):
+        ServerSettings(optimizer=OPTIMIZERS["fedadam"]()).check_method(method)
 
 
 def test_a_cluster_that_is_not_there_is_refused() -> None:

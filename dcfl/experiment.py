@@ -336,6 +336,11 @@ class Experiment:
         return (*self.method.personal, *self.federation.personal)
 
     @property
+    def has_own_models(self) -> bool:
+        """Whether clients have models of their own, or parts of one."""
+        return bool(self.personal) or self.method.has_own_model
+
+    @property
     def by_clock(self) -> bool:
         """Whether the clock's generator trains, and not the plain one."""
         return self.clock.active or self.federation.selection != "uniform"

@@ -59,7 +59,18 @@ Target = Annotated[
         max=100,
         callback=_a_number,
         metavar="PERCENT",
-        help="Show what it takes to reach this accuracy; by default the first method's EMA.",
+        help="Show what it takes to reach this accuracy; by default what the first method reaches.",
+    ),
+]
+
+
+By = Annotated[
+    str,
+    typer.Option(
+        metavar="global|clients",
+        show_default=False,
+        help="Compare by the global model's EMA, or by the clients' own accuracy in the end; by "
+        "default the latter where clients have models of their own.",
     ),
 ]
 
@@ -148,6 +159,7 @@ def report(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
     target: Target = None,
     all_pairs: EveryPair = False,
+    by: By = "",
     csv: CSVFile = None,
     latex: LatexFile = None,
     figures: FiguresFolder = None,
@@ -159,9 +171,10 @@ def report(
     from dcfl.report import find_all_runs, write_report
 
     output = ComparisonOutput(as_json, csv, latex)
-    page = write_report(*folders, out=out, target=target, figures=figures, all_pairs=all_pairs)
-    groups = group_runs(find_all_runs(folders))
-    standing = Standing(groups, target=target, all_pairs=all_pairs)
+    standing = Standing(group_runs(find_all_runs(folders)), by, target, all_pairs)
+    page = write_report(
+        *folders, out=out, target=target, figures=figures, all_pairs=all_pairs, by=by
+    )
     output.write(standing, {"report": str(page)})
     if not output.printed:
         output.tell()
@@ -189,9 +202,6 @@ Reuse = Annotated[
     list[Path] | None,
     typer.Option(metavar="DIR", help="Use finished runs in DIR; may be repeated."),
 ]
-ByClient = Annotated[
-    bool, typer.Option("--by-client", help="MAX and EMA of the mean over clients, each on its own.")
-]
 
 
 TuneMethods = Annotated[
@@ -212,7 +222,7 @@ def compare(
     seeds: Seeds = None,
     tune: TuneMethods = 0,
     tune_lr: TuneRate = True,
-    by_client: ByClient = False,
+    by: By = "",
     plan: PlanOnly = False,
     parallel: Parallel = 0,
     method_file: MethodFiles = None,
@@ -260,6 +270,7 @@ def compare(
         baselines=baselines,
         over=[read_choices(text) for text in over or ()],
         reuse=reuse or (),
+        by=by,
     )
     if plan:
         print_comparison_plan(planned, parallel, as_json)
@@ -277,10 +288,12 @@ def compare(
     for name, error in compared.failures.items():
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
     groups = [*compared.groups, *compared.baselines]
-    standing = Standing(groups, by_client, target, all_pairs)
+    standing = Standing(groups, by, target, all_pairs)
     if not output.printed:  # before files, which a full disk may refuse
         if compared.tuned:
             stdout.print(plain_table(tuning_table(compared.tuned)))
+            for remark in (remark for one in compared.tuned for remark in one.remarks):
+                print(printable(remark))
             print()
         print_standing(standing)
     tuned = {"tuned": [one.to_json() for one in compared.tuned]} if compared.tuned else {}

@@ -28,7 +28,7 @@ from dcfl.comparisons.cells import (
     runs_inside,
 )
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
-from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting
+from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting, yardstick
 from dcfl.comparisons.space import Choices, Point, choices, split_commas, tables_of
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
@@ -73,6 +73,7 @@ class Comparison:
     groups: list[Group]  # one per method; differences are relative to the first
     failures: dict[str, TooFewClients]  # runs that lost their clients, by folder name
     all_pairs: bool = False  # are compared; else each method with the first
+    by: str = ""  # as asked for
     baselines: Sequence[Group] = ()  # neither compared nor ranked
     over: Sequence[str] = ()  # the settings that it goes over
     tuned: Sequence[TunedMethod] = ()  # how the settings of each were chosen, if they were
@@ -95,12 +96,12 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        return groups_html([*self.groups, *self.baselines], self.folder)
+        return groups_html([*self.groups, *self.baselines], self.folder, self.by)
 
     @property
     def standing(self) -> Standing:
         """The paired differences that were asked for, their intervals and p-values."""
-        return Standing([*self.groups, *self.baselines], all_pairs=self.all_pairs)
+        return Standing([*self.groups, *self.baselines], self.by, all_pairs=self.all_pairs)
 
     @property
     def verdict(self) -> list[str]:
@@ -118,6 +119,8 @@ class ComparisonPlan:
     searches: Sequence[MethodSearch] = ()  # of each method, if their settings are searched first
     over: Sequence[str] = ()  # the settings that the comparison goes over
     shelf: Shelf = field(default_factory=Shelf)  # runs that need not be trained again
+    by: str = ""  # what methods are compared by; empty: see `yardstick`
+    left_out: Mapping[str, str] = field(default_factory=dict)  # of "all": which, and why
 
     @cached_property
     def cells(self) -> Sequence[CellFolder[Cell]]:
@@ -226,11 +229,18 @@ class ComparisonPlan:
         runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
         more = [tuning_section(tuned)] if tuned else []
         out = self.folder / "report.html"
-        write_report(*(run.folder for run in runs), out=out, more=more, over=self.over, **page)
+        folders = [run.folder for run in runs]
+        write_report(*folders, out=out, more=more, over=self.over, by=self.by, **page)
         found = Standing(group_runs(runs, self.over))
-        asked_all = bool(page.get("all_pairs"))
         return Comparison(
-            self.folder, found.groups, failures, asked_all, found.baselines, self.over, tuned
+            self.folder,
+            found.groups,
+            failures,
+            bool(page.get("all_pairs")),
+            self.by,
+            found.baselines,
+            self.over,
+            tuned,
         )
 
 
@@ -246,12 +256,13 @@ def plan_comparison(
     reuse: Sequence[Path] = (),
     tune: int = 0,
     tune_lr: bool = True,
+    by: str = "",
 ) -> ComparisonPlan:
     """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
     its fields; other methods named get their defaults. `fields_for_all`: of every method that has
     such a field and does not set it itself. `dataset`: the images, if they are in memory.
     `over`: settings with the values at each of which all methods are compared. `reuse`: folders
-    with finished runs that are not trained again."""
+    with finished runs that are not trained again. `by`: what methods are compared and tuned by."""
     if not methods:
         raise ConfigError("no method to compare: name at least one")
     _check_over(over, tune)
@@ -273,13 +284,14 @@ def plan_comparison(
     _refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
     folder = Path(experiment.output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
     seeds = seeds or [experiment.federation.seed]
+    measure = yardstick(by, any(one.experiment.has_own_models for one in contenders))
     searches = [
-        method_search(one.experiment, dict(one.own), tune, seeds, tune_lr, folder)
+        method_search(one.experiment, dict(one.own), tune, seeds, tune_lr, folder, measure)
         for one in contenders
         if tune and not one.baseline
     ]
     keys = [one.key for one in over]
-    plan = ComparisonPlan(folder, contenders, seeds, searches, keys, Shelf(reuse))
+    plan = ComparisonPlan(folder, contenders, seeds, searches, keys, Shelf(reuse), by)
     _ = plan.cells  # refuses what is named twice
     return plan
 
@@ -376,6 +388,7 @@ def compare(
     baselines: bool = False,
     over: Mapping[str, Sequence[Any]] | None = None,
     reuse: Sequence[str | Path] = (),
+    by: str = "",
     **overrides: Any,
 ) -> Comparison:
     """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
@@ -405,6 +418,9 @@ def compare(
         over: One setting or two, each with several values, as in `{"data.alpha": [0.1, 1.0]}`: the
             methods are compared at each of them, and the page has curves over them.
         reuse: Folders whose finished runs are used instead of training the same again.
+        by: What methods are compared, ranked and tuned by: "global", the EMA of the global model,
+            or "clients", the mean accuracy of the clients in the end, each on its own with the
+            model that it uses. By default "clients" where some have a model of their own.
         **overrides: As in `run`.
 
     Returns:
@@ -440,6 +456,7 @@ def compare(
         reuse=[Path(one) for one in reuse],
         tune=tune,
         tune_lr=tune_lr,
+        by=by,
     )
     plan.check()
     if dataset is not None:

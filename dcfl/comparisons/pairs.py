@@ -16,6 +16,8 @@ LEVEL = 1 - CONFIDENCE  # a smaller p-value tells two methods apart
 POWER = 0.8  # the chance to find a difference of the size that was seen
 MOST_SEEDS = 100  # nobody trains more
 SAME = 1e-6  # points; smaller differences are rounding
+SMALL = 0.1  # a p-value that is worth a word, though it tells nothing apart
+CLOSE = 2.0  # points; two methods are not close if they may differ by more
 FEWEST_AGREEING = 3  # seeds; two have the same winner by chance every second time
 
 Interval = tuple[float, float]
@@ -83,10 +85,19 @@ class Paired:
         return self.seeds >= FEWEST_AGREEING and self.seeds in (self.wins, self.losses)
 
     @property
+    def leans(self) -> bool:
+        """Is it likely, though not shown, that one is better?"""
+        return self.one_sided and self.p_value is not None and self.p_value < SMALL
+
+    @property
     def bound(self) -> float | None:
         """The two differ by no more than this: the farther end of the interval, which is what two
         one-sided t-tests at 2.5 % show (equivalence, TOST). None without an interval."""
         return None if self.interval is None else max(map(abs, self.interval))
+
+    @property
+    def close(self) -> bool:
+        return self.bound is not None and self.bound <= CLOSE
 
     @property
     def alike(self) -> bool:

@@ -133,6 +133,7 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
         if not cell_folder.finished or cell_folder.run is None:
             continue
         cell, outcome = cell_folder.cell, Outcome.of(cell_folder.run)
+        last = cell_folder.run.rounds[-1]
         client_seconds = sum(row.seconds for row in cell_folder.run.clients)
         yield [
             cell.name,
@@ -141,9 +142,9 @@ def _run_rows(results: Results) -> Iterator[list[str]]:
             cell.row,
             str(cell.seed),
             *_plain(outcome.max_accuracy, outcome.ema_accuracy, outcome.final_accuracy),
-            *_plain(outcome.max_client_accuracy, outcome.ema_client_accuracy),
+            *_plain(*(last[QUANTITIES[metric]] for metric in ("client-max", "client-ema"))),
             *_plain(*(ema_at(cell_folder.run, share) for share in (0.25, 0.5, 0.75))),
-            *_plain(fluctuation(cell_folder.run), cell_folder.run.rounds[-1].train_loss),
+            *_plain(fluctuation(cell_folder.run), last.train_loss),
             str(outcome.rounds),
             *_plain(
                 outcome.bytes_up / 1e6, outcome.bytes_down / 1e6, client_seconds, outcome.seconds

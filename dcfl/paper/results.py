@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from dcfl.comparisons.cells import CellFolder
-from dcfl.comparisons.groups import Group, Outcome, setting
+from dcfl.comparisons.groups import Group, setting
 from dcfl.comparisons.pairs import Pair, Pairs, Spread
 from dcfl.comparisons.standing import Ranking, comparable_means
 from dcfl.paper.recipe import REFERENCE, ROWS, Recipe, RecipeCell
@@ -159,12 +159,9 @@ class ResultRow:
     runs: dict[int, RecordedRun]  # by seed
     paper: Figures | None
 
-    @cached_property
-    def outcomes(self) -> dict[int, Outcome]:
-        return {seed: Outcome.of(run) for seed, run in self.runs.items()}
-
     def values(self, metric: Metric) -> dict[int, float]:
-        return {seed: getattr(out, QUANTITIES[metric]) for seed, out in self.outcomes.items()}
+        last = {seed: run.rounds[-1][QUANTITIES[metric]] for seed, run in self.runs.items()}
+        return {seed: math.nan if value is None else value for seed, value in last.items()}
 
     def spread(self, metric: Metric) -> Spread:
         return Spread.of(list(self.values(metric).values()))

@@ -38,11 +38,14 @@ def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: 
     )
 
 
-def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
+def groups_html(groups: Sequence[Group], folder: Path | None = None, by: str = "") -> str:
     """A row per method."""
+    standing = Standing(groups, by)
     final = ["final", "own final"] if any(group.baseline for group in groups) else []
-    names = ["label", "seeds", "MAX", "EMA", *(["gain"] if len(groups) > 1 else []), *final]
-    standing = Standing(groups)
+    gain = ["gain"] if len(groups) > 1 else []
+    names = ["label", "seeds", "MAX", "EMA", *gain, *final]
+    if standing.about_own:
+        names = ["label", "seeds", "own final", *gain, "final"]
     groups = standing.shown
     table = methods_table(standing, groups, names, short=True)
     return _table(

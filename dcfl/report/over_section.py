@@ -29,19 +29,19 @@ PointOf = Callable[[Standing, Group], CurvePoint]
 
 def over_section(standing: Standing, keys: Sequence[str]) -> Section:
     """A line per method over the values of the first setting, a panel per value of the second."""
-    first = standing.groups[0].method
+    first, accuracy = standing.groups[0].method, standing.yardstick.name
     about = "A point is the mean over seeds, its bar the 95 % interval (Student’s t)."
     pictures = [
         _picture(
             standing,
             keys,
-            "EMA (%)",
+            f"{accuracy} (%)",
             f"{about} Seeds share splits: whether methods differ is seen in their differences.",
             _own,
         )
     ]
     if len(_methods(standing)) > 1:
-        label = f"EMA against {first} (points)"
+        label = f"{accuracy} against {first} (points)"
         more = f"{about} Differences are taken seed by seed; a bar that reaches 0 may be chance."
         pictures.append(_picture(standing, keys, label, more, _gain))
     return Section(
@@ -150,5 +150,6 @@ def _table(standing: Standing, keys: Sequence[str]) -> Table:
             for name in methods
         ]
         rows.append([", ".join(map(plain, point)), *cells])
-    note = "EMA in percent; with several seeds, the mean ± the sample standard deviation."
+    name = standing.yardstick.name
+    note = f"{name} in percent; with several seeds, the mean ± the sample standard deviation."
     return Table([", ".join(keys), *methods], rows, note=note)

@@ -71,9 +71,10 @@ def page_of(
     troubles: Sequence[str] = (),
     all_pairs: bool = False,
     over: Sequence[str] = (),
+    by: str = "",
 ) -> Page:
     names = names_of(runs)
-    standing = Standing(group_runs(runs, over), target=target, all_pairs=all_pairs)
+    standing = Standing(group_runs(runs, over), by, target, all_pairs)
     groups = standing.groups
     of_methods = [run for run in runs if any(run in group.runs for group in groups)]
     begun = any(run.rounds for run in runs)
@@ -105,14 +106,13 @@ def page_of(
 def _result_section(
     standing: Standing, runs: Sequence[RecordedRun], pictures: Sequence[Picture]
 ) -> Section:
-    groups = standing.groups
-    personal = any(group.has_personal for group in groups)
-    shown = standing.shown
-    names = ["MAX", "EMA", "gain and interval", "final"]
+    groups, shown = standing.groups, standing.shown
+    names = ["MAX", "EMA", "gain and interval", "final", "own final", "worst"]
+    if standing.about_own:
+        names = ["own final", "gain and interval", "worst"]
     if len(groups) == 1:  # the model that is there, before the best that there was
-        names = ["final", "MAX", "EMA"]
-    names = ["label", "seeds", *names, "own MAX", "own EMA", "own final", "worst"]
-    names += [*(["personal"] if personal else []), "up", "down", "time"]
+        names = ["final", "MAX", "EMA", "own final", "worst"]
+    names = ["label", "seeds", *names, "up", "down", "time"]
     table = methods_table(standing, shown, names)
     rows = [
         [
@@ -121,31 +121,28 @@ def _result_section(
         ]
         for group, (label, *cells) in zip(shown, table.rows, strict=True)
     ]
-    note = _about_results(standing, runs, worst_clients(groups), personal)
+    note = _about_results(standing, runs, worst_clients(groups))
     return Section("Result", tables=[replace(table, rows=rows, note=note)], pictures=pictures)
 
 
-def _about_results(
-    standing: Standing, runs: Sequence[RecordedRun], worst: str, personal: bool
-) -> Markup:
+def _about_results(standing: Standing, runs: Sequence[RecordedRun], worst: str) -> Markup:
     groups, images = standing.groups, scored_on(runs)
     kinds = clients_scored_on(runs)
-    own = f"is the accuracy of each client on {kinds}, averaged over all clients"
+    own = f"is the accuracy after the last round of each client on {kinds}"
     if OWN_MIX in kinds:
         own += f" (the {images}, weighted as its classes are in its training images)"
+    own += ", averaged over all clients"
+    if any(group.has_personal for group in groups):
+        own += " with a model of their own where the method gives them one, else the global model"
     sentences = [
         f"<b>MAX</b> is the best {text.on_images('accuracy', images)} of any round that was "
         "scored. <b>EMA</b> is its exponential moving average (the past keeps 0.9 with each round "
         "that goes by): steadier than a single round, and below the curve while that still climbs. "
-        f"<b>Final</b> is the accuracy after the last round. <b>Clients’ own</b> {own}; the "
-        f"<b>{worst}</b> of them fares like that after the last round."
+        "<b>Final</b> is the accuracy after the last round."
     ]
-    if personal:
-        sentences.append(
-            f"<b>Personal models</b> are the clients’ own after the last round, each on {kinds}, "
-            "averaged over the clients that have trained; the other numbers are of the global "
-            "model. With <code>federation.personal</code> its personal part is the initial one."
-        )
+    if standing.about_own and len(groups) > 1:
+        sentences = []
+    sentences.append(f"<b>Clients’ own</b> {own}; the <b>{worst}</b> of them fares like that.")
     if standing.baselines:
         sentences.append(ABOUT_BASELINES)
     if any(group.seeds > 1 for group in groups):

@@ -68,7 +68,7 @@ def test_alone_has_the_clients_own_numbers_and_no_others(compared: Comparison) -
     own = [row.personal_accuracy for row in run.personal]
     assert None not in own
     assert len(own) == 4
-    assert alone.spread("client_accuracy").mean == pytest.approx(sum(map(float, own)) / 4)  # type: ignore[arg-type]
+    assert alone.spread("own_accuracy").mean == pytest.approx(sum(map(float, own)) / 4)  # type: ignore[arg-type]
     assert alone.spread("worst_decile_accuracy").mean == pytest.approx(min(map(float, own)))  # type: ignore[arg-type]
     for missing in ("max_accuracy", "ema_accuracy", "final_accuracy", "bytes_up"):
         assert alone.spread(missing).mean != alone.spread(missing).mean
@@ -84,7 +84,7 @@ def test_the_most_frequent_class_by_hand(compared: Comparison) -> None:
     assert constant.spread("final_accuracy").mean == pytest.approx(100 * share)
     mixes = counts.double() / counts.sum(dim=1, keepdim=True)
     own = 100 * mixes.max(dim=1).values  # all classes are among the test images
-    assert constant.spread("client_accuracy").mean == pytest.approx(float(own.mean()))
+    assert constant.spread("own_accuracy").mean == pytest.approx(float(own.mean()))
     assert constant.spread("worst_decile_accuracy").mean == pytest.approx(float(own.min()))
 
 
@@ -158,7 +158,7 @@ def test_sites_are_judged_on_their_own_pictures(tmp_path: Path) -> None:
     sizes = prepare(load_experiment(None, **settings)).data.dataset.cell_sizes.double()
     answers = torch.from_numpy(run.partition_counts).argmax(dim=1)
     own = 100 * sizes[range(3), answers] / sizes.sum(dim=1)
-    assert constant.spread("client_accuracy").mean == pytest.approx(float(own.mean()))
+    assert constant.spread("own_accuracy").mean == pytest.approx(float(own.mean()))
     with pytest.raises(ConfigError, match=r"data\.clients = 1: the data comes as 3 sites"):
         dcfl.run(**settings, **{"data.clients": 1})
 

@@ -183,7 +183,10 @@ def report(
 
 MethodNames = Annotated[
     str,
-    typer.Option(metavar="A,B(mu=0.1),C", help="Which methods, with settings of their own."),
+    typer.Option(
+        metavar="A,B(mu=0.1),C",
+        help="Which methods, with settings of their own; all: every one that fits.",
+    ),
 ]
 Seeds = Annotated[
     str | None, typer.Option(metavar="0,1,2", help="One run of each method per seed.")
@@ -272,6 +275,8 @@ def compare(
         reuse=reuse or (),
         by=by,
     )
+    for name, why in planned.left_out.items():
+        say(printable(f"left out: {name}: {why}"))
     if plan:
         print_comparison_plan(planned, parallel, as_json)
         return
@@ -297,8 +302,9 @@ def compare(
             print()
         print_standing(standing)
     tuned = {"tuned": [one.to_json() for one in compared.tuned]} if compared.tuned else {}
+    left_out = {"left_out": dict(planned.left_out)} if planned.left_out else {}
     points = {"over": points_json(standing, compared.over)} if compared.over else {}
-    output.write(standing, {**tuned, **points, "folder": str(compared.folder)})
+    output.write(standing, {**tuned, **left_out, **points, "folder": str(compared.folder)})
     if not output.printed:
         output.tell()
         print(printable(f"report  {compared.report}"))
@@ -324,6 +330,7 @@ SHOWN = 10  # trials on the terminal
 def sweep(
     settings: Varied = None,
     seeds: PointSeeds = None,
+    by: By = "",
     plan: PlanOnly = False,
     reuse: Reuse = None,
     parallel: Parallel = 0,
@@ -348,6 +355,7 @@ def sweep(
         space,
         () if seeds is None else whole_numbers(seeds),
         reuse or (),
+        by,
     )
     if plan:
         print_sweep_plan(planned, parallel, as_json)

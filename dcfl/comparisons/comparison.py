@@ -5,31 +5,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcfl.comparisons.baselines import KINDS, baselines_for
+from dcfl.comparisons.baselines import KINDS, baselines_for, fine_tune
 from dcfl.comparisons.cells import (
     Cell,
     CellFolder,
     PlainCell,
     Shelf,
     folder_name,
-    marks,
     refuse_another_study,
     require_few,
     require_free,
     runs_inside,
 )
+from dcfl.comparisons.contenders import (
+    ALL,
+    Contender,
+    all_but,
+    contender,
+    refusals,
+    refuse_unknown_fields,
+)
 from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
 from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting, yardstick
-from dcfl.comparisons.space import Choices, Point, choices, split_commas, tables_of
+from dcfl.comparisons.space import Choices, choices, tables_of
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import TRIALS
@@ -41,12 +47,11 @@ from dcfl.comparisons.tuning import (
     tuning_section,
 )
 from dcfl.comparisons.verdict import verdict
-from dcfl.config import Table, apply, as_tables, load_experiment, method_named, parse_settings
+from dcfl.config import Table, apply, as_tables, load_experiment
 from dcfl.data import Dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
-from dcfl.methods.method import require_plain_name
 from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
@@ -56,7 +61,6 @@ from dcfl.runs.progress import shown_in_notebooks
 from dcfl.runs.rows import data_frame
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage
-from dcfl.system.wording import nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -199,6 +203,9 @@ class ComparisonPlan:
             crew = MixedCrew(chosen.todo, parallel)
             with guard(crew):
                 failures = chosen.train(crew, show)
+            if any(one.baseline for one in chosen.contenders):
+                for cell in chosen.cells:
+                    fine_tune(cell)
             failures |= {
                 one.label: TooFewClients(f"no trial finished: {one.why}")
                 for one in tuned
@@ -266,6 +273,12 @@ def plan_comparison(
     if not methods:
         raise ConfigError("no method to compare: name at least one")
     _check_over(over, tune)
+    left_out = dict[str, str]()
+    if ALL in methods:
+        others = [one for one in methods if one != ALL]
+        added = list(all_but(others))
+        left_out = refusals(experiment, added, dataset)
+        methods = [*(name for name in added if name not in left_out), *others]
     points = [
         dict(zip([one.key for one in over], values, strict=True))
         for values in product(*(one.values for one in over))
@@ -276,12 +289,12 @@ def plan_comparison(
         here = apply(experiment, tables_of(point))
         before = flat(as_tables(experiment))
         differs = {key: value for key, value in point.items() if value != before.get(key)}
-        found = [_contender(here, method, fields_for_all or {}) for method in methods]
+        found = [contender(here, method, fields_for_all or {}) for method in methods]
         if baselines:
             kinds = baselines_for(here, dataset).items()
             found += [Contender(one, {}, kind) for kind, one in kinds]
         contenders += [replace(one, point=differs) for one in found]
-    _refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
+    refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
     folder = Path(experiment.output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
     seeds = seeds or [experiment.federation.seed]
     measure = yardstick(by, any(one.experiment.has_own_models for one in contenders))
@@ -291,7 +304,7 @@ def plan_comparison(
         if tune and not one.baseline
     ]
     keys = [one.key for one in over]
-    plan = ComparisonPlan(folder, contenders, seeds, searches, keys, Shelf(reuse), by)
+    plan = ComparisonPlan(folder, contenders, seeds, searches, keys, Shelf(reuse), by, left_out)
     _ = plan.cells  # refuses what is named twice
     return plan
 
@@ -309,68 +322,6 @@ def _check_over(over: Sequence[Choices], tune: int) -> None:
             raise ConfigError(
                 f"--over {one.key}: seeds have --seeds, what methods have of their own is given "
                 f"with --methods, and other settings must change the numbers"
-            )
-
-
-@dataclass(frozen=True)
-class Contender:
-    """A method in a comparison, with settings of its own; or a baseline."""
-
-    experiment: Experiment
-    own: Mapping[str, Any]  # by dotted key
-    baseline: str = ""
-    # Of `over`, what differs from the experiment: its own cells are those of a comparison without.
-    point: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> list[str]:
-        """The parts of its folders' names before the seed."""
-        who = ["baseline", self.baseline] if self.baseline else [self.experiment.method.name]
-        return [*who, *marks(self.own, self.point), *marks(self.point, self.own)]
-
-    def tuned(self, chosen: Point) -> Contender:
-        own = {**self.own, **chosen}
-        return replace(self, experiment=apply(self.experiment, tables_of(chosen)), own=own)
-
-
-WITH_SETTINGS = re.compile(r"([^()]+)(?:\((.*)\))?")
-OF_A_METHOD = ("method", "training", "server")  # tables; all methods share the others
-
-
-def _contender(experiment: Experiment, method: str | Method, fields_for_all: Table) -> Contender:
-    """From `fedprox(mu=0.1, training.lr=0.05)`: a key without a table is a field of the method."""
-    if isinstance(method, Method):
-        require_plain_name(method.name)  # it becomes part of a folder name
-        usual = asdict(type(method).for_dataset(experiment.data.dataset))
-        own = {k: v for k, v in asdict(method).items() if v != usual[k]}
-        return Contender(replace(experiment, method=method), flat({"method": own}))
-    found = WITH_SETTINGS.fullmatch(method)
-    if found is None:
-        raise ConfigError(f"{method!r} is no name for a method, nor NAME(field=value, ...)")
-    require_plain_name(found[1])
-    given = split_commas(found[2]) if found[2] else []
-    tables = parse_settings(
-        one if "." in one.partition("=")[0] else f"method.{one}" for one in given
-    )
-    for table in tables:
-        if table not in OF_A_METHOD:
-            raise ConfigError(f"{method}: all methods share [{table}]; give it as a setting")
-    own = flat(tables)
-    chosen = apply(experiment, {"method": {"name": method_named(found[1]).name}})
-    known = [one.name for one in fields(chosen.method)]
-    shared = {key: value for key, value in fields_for_all.items() if key in known}
-    tables["method"] = {**shared, **tables.get("method", {})}
-    return Contender(apply(chosen, tables), own)
-
-
-def _refuse_unknown_fields(methods: Sequence[Method], table: Table) -> None:
-    known = {one.name for method in methods for one in fields(method)}
-    for key in table:
-        if key == "name":
-            raise ConfigError("method.name: methods are named with --methods")
-        if key not in known:
-            raise ConfigError(
-                f"method.{key}: no method of this comparison has such a field{nearest(key, known)}"
             )
 
 
@@ -399,7 +350,8 @@ def compare(
     Args:
         experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
         methods: By name, with settings as in `"fedprox(mu=0.1, training.lr=0.05)"`, or as objects
-            such as `MyMethod(mu=0.5)`. Differences are relative to the first.
+            such as `MyMethod(mu=0.5)`; "all" stands for every method that these settings and the
+            network can have. Differences are relative to the first.
         seeds: One run of each method per seed; by default the experiment's own.
         dataset: The images, instead of those the config names; saved in the folder, once.
         out: The folder for the run folders and the report, new or with runs of this comparison;

@@ -15,7 +15,7 @@ from dcfl.comparisons.verdict import counted_apart
 from dcfl.report import charts
 from dcfl.report.charts import GREY, Chart, accuracy_chart, chart_note, series
 from dcfl.report.document import Page, Picture, Section, Table
-from dcfl.report.text import listed, number, plural, with_deviation
+from dcfl.report.text import counted, listed, number, plural, with_deviation
 
 MOST_CURVES = 20  # in a legend; a reader looks for the good ones
 SCORE = "kept-back accuracy (%)"
@@ -91,12 +91,17 @@ def _short(trial: Trial) -> str:
 
 def headline(result: SweepResult) -> str:
     text = (
-        f"Chosen: {point_text(result.chosen)}, with {number(result.chosen.spread.mean)} % (EMA) on "
-        f"kept-back images."
+        f"Chosen: {point_text(result.chosen)}, with {number(result.chosen.spread.mean)} % "
+        f"({result.chosen.yardstick.name}) on kept-back images.{_ties(result)}"
     )
     if result.test.spread is None:
         return f"{text} Training it on all images failed: {result.test.trial.why}"
     return f"{text}{_certainty(result)} On the test images it has {result.test.spread} %."
+
+
+def _ties(result: SweepResult) -> str:
+    ties = sum(trial.score == result.chosen.score for trial in result.trials) - 1
+    return f" {counted(ties, 'other trial').capitalize()} scored as high." if ties else ""
 
 
 def _certainty(result: SweepResult) -> str:
@@ -122,7 +127,7 @@ def _facts(result: SweepResult) -> list[tuple[str, str]]:
         ("Seeds", plural(len(result.chosen.cells), "seed") + " per point"),
         ("Rounds", str(result.wanted.federation.rounds)),
         ("Scored on", f"{100 * trial_data.holdout:g} % of the training images, kept back"),
-        ("Scored by", "EMA"),
+        ("Scored by", result.chosen.yardstick.name),
     ]
 
 
@@ -145,7 +150,7 @@ def _sections(result: SweepResult) -> Iterator[Section]:
         picture = Picture(
             f"Accuracy over {listed(result.space.keys)}",
             "Each trial's score by its settings",
-            f"EMA of finished trials on kept-back images{over_seeds}.",
+            f"{result.chosen.yardstick.name} of finished trials on kept-back images{over_seeds}.",
             chart,
         )
         yield Section("Scores", pictures=[picture])

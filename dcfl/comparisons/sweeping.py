@@ -20,8 +20,9 @@ from dcfl.comparisons.cells import (
     runs_inside,
 )
 from dcfl.comparisons.crew import Guard, MixedCrew, until_it_fails
+from dcfl.comparisons.groups import yardstick
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.space import CHOOSERS, Space, require_possible, split_values
+from dcfl.comparisons.space import CHOOSERS, Space, require_possible, split_values, tables_of
 from dcfl.comparisons.sweep_result import FinalScore, SweepResult
 from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import (
@@ -30,7 +31,7 @@ from dcfl.comparisons.trials import (
     needs_holdout,
     with_images_kept_back,
 )
-from dcfl.config import experiment_from, load_experiment
+from dcfl.config import apply, experiment_from, load_experiment
 from dcfl.data import Dataset, load_dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
@@ -145,7 +146,11 @@ def _tested_as_it_is(trial: Trial) -> FinalScore:
 
 
 def plan_sweep(
-    experiment: Experiment, space: Space, seeds: Sequence[int] = (), reuse: Sequence[Path] = ()
+    experiment: Experiment,
+    space: Space,
+    seeds: Sequence[int] = (),
+    reuse: Sequence[Path] = (),
+    by: str = "",
 ) -> SweepPlan:
     """A sweep in the folder that the config names, or in a new one."""
     require_few(len(seeds), math.prod(len(dimension.values) for dimension in space.dimensions))
@@ -155,7 +160,10 @@ def plan_sweep(
     require_possible(space, held_back)
     given = experiment.output.dir
     folder = Path(given) if given else new_folder(f"{experiment.data.dataset}-sweep")
-    trials = Trials(held_back, seeds or [experiment.federation.seed], folder, Shelf(reuse))
+    points = (apply(held_back, tables_of(point)) for point in space.points)
+    measure = yardstick(by, any(point.has_own_models for point in points))
+    seeds = seeds or [experiment.federation.seed]
+    trials = Trials(held_back, seeds, folder, Shelf(reuse), measure)
     return SweepPlan(experiment, space, trials)
 
 
@@ -167,12 +175,14 @@ def sweep(
     dataset: Dataset | None = None,
     out: str | Path | None = None,
     parallel: int = 0,
+    by: str = "",
 ) -> SweepResult:
     """Search for good settings, as `dcfl sweep` does, and test the chosen ones once.
 
     Trials are scored on training images that are kept back (`data.holdout`, by default a tenth).
     The point with the highest EMA, on average over the seeds, is then trained on all training
-    images and scored on the test images.
+    images and scored on the test images; where clients have models of their own, the one that is
+    best by these.
 
     Args:
         experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
@@ -184,6 +194,7 @@ def sweep(
             again; by default a new one in `runs/`.
         parallel: Trials at the same time, each in a process of its own; 0: as many as there are
             cores for; 1: one after the other, in this process.
+        by: What points are judged by, "global" or "clients", as in `compare`.
 
     Returns:
         The trials, the chosen one, its score on the test images, its config file and the page.
@@ -209,7 +220,7 @@ def sweep(
     if dataset is not None:
         folder = Path(experiment.output.dir or new_folder(f"{dataset.name}-sweep"))
         experiment, _ = with_own_data(experiment, dataset, folder)
-    plan = plan_sweep(experiment, space, seeds)
+    plan = plan_sweep(experiment, space, seeds, by=by)
     if dataset is not None:
         dataset.save(plan.folder)
     return plan.carry_out(parallel, shown_in_notebooks([*plan.todo, *plan.chosen_todo]))

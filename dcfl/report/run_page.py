@@ -160,7 +160,8 @@ def _about_results(standing: Standing, runs: Sequence[RecordedRun], worst: str) 
 ABOUT_BASELINES = (
     "<b>Baselines</b> are neither compared nor ranked. They have made as many passes over the "
     "images as the methods, to whole rounds: each client alone, with every number on what is its "
-    "own, or one model on all images together. The most frequent class is that of all training "
+    "own, or one model on all images together. Fine-tuned: every client has trained the last model "
+    "further, on its own images. The most frequent class is that of all training "
     "images; for the clients’ own numbers, that of each client."
 )
 BAND = " Over several seeds, bold is the mean and the band runs from the lowest to the highest."

@@ -12,6 +12,7 @@ import types
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -179,6 +180,14 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
     return replace(_changed(current, general), optimizer=optimizer)
 
 
+@cache  # it takes a millisecond
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+_adapter = cache(TypeAdapter)  # another
+
+
 def _changed(
     current: AnySettings, table: Mapping[str, Any], also: tuple[str, ...] = ()
 ) -> AnySettings:
@@ -186,7 +195,7 @@ def _changed(
 
     `also`: keys of the same table that belong to other settings, for the hint on a misspelt key.
     """
-    hints, section = get_type_hints(type(current)), current.table_name
+    hints, section = _hints(type(current)), current.table_name
     names = [field.name for field in fields(current)]
     values = {}
     for key, value in table.items():
@@ -198,7 +207,7 @@ def _changed(
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise ConfigError(f"{section}.{key} = {value} is out of range")
         try:
-            values[key] = TypeAdapter(hints[key]).validate_python(value, strict=True)
+            values[key] = _adapter(hints[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise ConfigError(
                 f"{section}.{key} must be {describe_type(hints[key])}, not {value!r}"

@@ -49,7 +49,7 @@ def comparison_table(standing: Standing) -> Table:
     found = methods_table(standing, groups, names, short=True)
     narrow, wide = (8, 20) if first.seeds == 1 else (0, 8)
     width = wide if stdout.width >= ROOMY else narrow
-    curve = ["curve"] if width else []
+    curve = ["curve"] if width and not standing.about_own else []  # it is the global model's
     table = new_table(*found.columns, *curve, title=", ".join(titles) or None)
     for row, group in zip(found.rows, groups, strict=True):
         table.add_row(*row, *(sparkline(group.curve, width) for _ in curve))

@@ -176,8 +176,9 @@ def _accuracy_picture(groups: Sequence[Group]) -> Picture:
     several = any(len(group.runs) > 1 for group in groups)
     images = scored_on(run for group in groups for run in group.runs)
     ring = " A ring marks MAX." if len(groups) == 1 else ""
+    personal = any(group.has_personal for group in groups)
     return Picture(
-        "Accuracy over rounds",
+        "Accuracy of the global model over rounds" if personal else "Accuracy over rounds",
         f"Line chart of {text.on_images('accuracy', images)} over {_rounds(groups)}. {finals}.",
         f"Thin: the share of {images} that the global model gets right after each round. "
         f"Bold: its moving average, EMA.{BAND if several else ''}{ring}{chart_note(groups)}",

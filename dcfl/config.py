@@ -10,7 +10,7 @@ import re
 import tomllib
 import types
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
@@ -180,12 +180,9 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
     return replace(_changed(current, general), optimizer=optimizer)
 
 
-@cache  # it takes a millisecond
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-_adapter = cache(TypeAdapter)  # another
+# Each takes a millisecond, and a study has thousands of settings.
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def _changed(

@@ -382,7 +382,6 @@ def _announce_sweep(planned: SweepPlan) -> None:
 def _print_sweep(result: SweepResult, as_json: bool) -> None:
     from dcfl.cli.terminal import new_table, stdout
     from dcfl.comparisons.space import plain
-    from dcfl.comparisons.sweep_page import headline
 
     if as_json:
         print_json(result.as_json())
@@ -395,6 +394,6 @@ def _print_sweep(result: SweepResult, as_json: bool) -> None:
     stdout.print(table)
     if len(result.ranked) > SHOWN:
         print(f"and {len(result.ranked) - SHOWN} more in trials.csv")
-    print(printable(headline(result)))
+    print(printable(result.headline))
     print(printable(f"config  {result.config}"))
     print(printable(f"report  {result.report}"))

@@ -33,7 +33,7 @@ from dcfl.comparisons.contenders import (
     refusals,
     refuse_unknown_fields,
 )
-from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
+from dcfl.comparisons.crew import Guard, train
 from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting, yardstick
 from dcfl.comparisons.space import Choices, choices, tables_of
 from dcfl.comparisons.standing import Standing
@@ -200,30 +200,18 @@ class ComparisonPlan:
                 raise TooFewClients(f"no trial finished: {tuned[0].why}")
             for cell in chosen.cells:
                 cell.check()
-            crew = MixedCrew(chosen.todo, parallel)
-            with guard(crew):
-                failures = chosen.train(crew, show)
+            whys = {cell.name: cell.failed for cell in chosen.cells if cell.failed}
+            whys |= train(chosen.todo, parallel, show, guard, self._again)
             if any(one.baseline for one in chosen.contenders):
                 for cell in chosen.cells:
                     fine_tune(cell)
-            failures |= {
-                one.label: TooFewClients(f"no trial finished: {one.why}")
-                for one in tuned
-                if one.why
-            }
+            whys |= {one.label: f"no trial finished: {one.why}" for one in tuned if one.why}
+            failures = {name: TooFewClients(why) for name, why in whys.items()}
             return chosen.result(failures, tuned, **page)
 
     @property
     def _again(self) -> str:
         return f"the same command with --out {self.folder}"
-
-    def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
-        """Returns the runs that lost their clients, now or before. Other failures end all runs."""
-        failures = {cell.name: TooFewClients(cell.failed) for cell in self.cells if cell.failed}
-        for news in until_it_fails(crew, show, self._again):
-            if isinstance(news.error, TooFewClients):
-                failures[news.name] = news.error
-        return failures
 
     def result(
         self, failures: dict[str, TooFewClients], tuned: Sequence[TunedMethod] = (), **page: Any

@@ -225,24 +225,18 @@ def leaving(cells: Sequence[CellFolder[Cell]]) -> list[CellFolder[Cell]]:
 
 
 class MixedCrew:
-    """First what other processes can train, then the rest here. `wanted`: asked of each cell when
-    its turn has come."""
+    """First what other processes can train, then the rest here."""
 
-    def __init__(
-        self,
-        cells: Sequence[CellFolder[Cell]],
-        parallel: int = 0,
-        wanted: Callable[[CellFolder[Cell]], bool] = lambda cell: True,
-    ) -> None:
+    def __init__(self, cells: Sequence[CellFolder[Cell]], parallel: int = 0) -> None:
         able = leaving(cells)
         processes = processes_for(able, parallel)
         elsewhere = {cell.name for cell in able} if processes > 1 else set()
         here = [cell for cell in cells if cell.name not in elsewhere]
         self._crews: list[Runner | ThisProcess] = []
         if processes > 1:
-            self._crews.append(Runner(filter(wanted, able), processes))
+            self._crews.append(Runner(able, processes))
         if here:
-            self._crews.append(ThisProcess(filter(wanted, here)))
+            self._crews.append(ThisProcess(here))
 
     @property
     def stopping(self) -> bool:
@@ -288,3 +282,13 @@ def until_it_fails(crew: Crew, show: Show, again: str) -> Iterator[News]:
             raise
     if failed is not None:
         raise failed
+
+
+def train(
+    cells: Sequence[CellFolder[Cell]], parallel: int, show: Show, guard: Guard, again: str
+) -> dict[str, str]:
+    """Train what has not ended. Returns, by name, why runs have lost their clients."""
+    crew = MixedCrew([cell for cell in cells if not cell.ended], parallel)
+    with guard(crew):
+        news = until_it_fails(crew, show, again)
+        return {one.name: one.why for one in news if one.state == "failed"}

@@ -19,7 +19,7 @@ from dcfl.comparisons.cells import (
     require_free,
     runs_inside,
 )
-from dcfl.comparisons.crew import Guard, MixedCrew, until_it_fails
+from dcfl.comparisons.crew import Guard, train
 from dcfl.comparisons.groups import yardstick
 from dcfl.comparisons.pairs import Spread
 from dcfl.comparisons.space import CHOOSERS, Space, require_possible, split_values, tables_of
@@ -63,7 +63,7 @@ class SweepPlan:
 
     @property
     def todo(self) -> list[CellFolder[PlainCell]]:
-        return [cell for trial in self.planned for cell in trial.todo]
+        return [cell for trial in self.planned for cell in trial.cells if not cell.ended]
 
     @property
     def chosen_todo(self) -> list[CellFolder[PlainCell]]:
@@ -71,7 +71,9 @@ class SweepPlan:
         same. None where trials are tested as they are."""
         finished = [trial for trial in self.planned if trial.state == "finished"]
         best = max(finished, key=lambda trial: trial.score, default=self.planned[0])
-        return [] if needs_holdout(best.experiment) else self.trials.chosen(best).todo
+        if needs_holdout(best.experiment):
+            return []
+        return [cell for cell in self.trials.chosen(best).cells if not cell.ended]
 
     def check(self) -> None:
         """Refuse settings that do not fit together, and a folder that holds anything else, before
@@ -117,20 +119,13 @@ class SweepPlan:
     def _trained(
         self, trials: Sequence[Trial], parallel: int, show: Show, guard: Guard
     ) -> list[Trial]:
-        """The trials, once what is left of them is trained. One seed that loses its clients ends
-        its trial."""
-        for trial in trials:
-            for cell in trial.cells:
-                cell.check()
-        lost = {trial.number: trial.why for trial in trials if trial.why}
-        trial_of = {cell.name: trial.number for trial in trials for cell in trial.cells}
-        todo = [cell for trial in trials for cell in trial.todo]
-        crew = MixedCrew(todo, parallel, lambda cell: trial_of[cell.name] not in lost)
-        with guard(crew):
-            for news in until_it_fails(crew, show, f"the same command with --out {self.folder}"):
-                if news.state == "failed":
-                    lost[trial_of[news.name]] = news.why
-        return [trial.read_again(lost.get(trial.number, "")) for trial in trials]
+        """The trials, once what is left of them is trained."""
+        cells = [cell for trial in trials for cell in trial.cells]
+        for cell in cells:
+            cell.check()
+        lost = train(cells, parallel, show, guard, f"the same command with --out {self.folder}")
+        whys = ([lost.get(cell.name, "") for cell in trial.cells] for trial in trials)
+        return [trial.read_again(max(why)) for trial, why in zip(trials, whys, strict=True)]
 
 
 def _tested_as_it_is(trial: Trial) -> FinalScore:

@@ -12,7 +12,7 @@ from typing import Literal
 from dcfl.comparisons.cells import CellFolder, PlainCell, Shelf, folder_name, marks
 from dcfl.comparisons.groups import BY, Outcome, Yardstick
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.space import Point, tables_of
+from dcfl.comparisons.space import Point, plain, tables_of
 from dcfl.config import apply
 from dcfl.experiment import Experiment
 
@@ -35,6 +35,10 @@ class Trial:
     def experiment(self) -> Experiment:
         """The trial's experiment with its first seed."""
         return self.cells[0].cell.experiment
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{key} = {plain(value)}" for key, value in self.point.items())
 
     @cached_property
     def state(self) -> State:
@@ -80,10 +84,6 @@ class Trial:
     @property
     def seconds(self) -> float:
         return sum(outcome.seconds for outcome in self.outcomes.values())
-
-    @property
-    def todo(self) -> list[CellFolder[PlainCell]]:
-        return [cell for cell in self.cells if not cell.ended]
 
     def read_again(self, lost: str = "") -> Trial:
         cells = tuple(CellFolder(cell.cell, cell.path) for cell in self.cells)

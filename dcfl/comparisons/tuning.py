@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from dcfl.comparisons.cells import CellFolder, PlainCell, Shelf
-from dcfl.comparisons.crew import Guard, MixedCrew, until_it_fails
+from dcfl.comparisons.crew import Guard, train
 from dcfl.comparisons.groups import Yardstick
 from dcfl.comparisons.searches import Axis, Exponents, NeighbourSearch, best_of, edges
 from dcfl.comparisons.space import Point, plain, short_names, tables_of
@@ -203,15 +203,10 @@ def tuned_methods(
     lost: dict[str, str] = {}
     while True:
         tuned = [search.so_far(lost) for search in searches]
-        todo = [cell for one in tuned for cell in one.cells if cell.name not in lost]
-        todo = [cell for cell in todo if not cell.ended]
-        if not todo:
+        cells = [cell for one in tuned for cell in one.cells if cell.name not in lost]
+        if all(cell.ended for cell in cells):
             return tuned
-        crew = MixedCrew(todo, parallel)
-        with guard(crew):
-            for news in until_it_fails(crew, show, again):
-                if news.state == "failed":
-                    lost[news.name] = news.why
+        lost |= train(cells, parallel, show, guard, again)
 
 
 def tuning_section(tuned: Sequence[TunedMethod]) -> Section:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Literal
 
@@ -9,6 +10,7 @@ from dcfl.clock.settings import ClockSettings
 from dcfl.comparisons.cells import Cell, CellFolder
 from dcfl.comparisons.groups import fine_tuned
 from dcfl.data import Dataset, load_dataset
+from dcfl.errors import ConfigError, SettingsWarning
 from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import cohort_size
 from dcfl.methods import METHODS
@@ -89,4 +91,7 @@ def fine_tune(cell: CellFolder[Cell]) -> None:
         return
     if experiment.engine.at_sites or fine_tuned(run) is not None:
         return
-    write_evaluation(cell.path, evaluation_of(cell.path, clients=True, fine_tune=EPOCHS))
+    try:
+        write_evaluation(cell.path, evaluation_of(cell.path, clients=True, fine_tune=EPOCHS))
+    except ConfigError as error:  # a network that cannot be built from its name, for one
+        warnings.warn(f"{cell.name} is not fine-tuned: {error}", SettingsWarning, stacklevel=2)

@@ -81,7 +81,14 @@ def pairs_table(pairs: Pairs, title: str = "", accuracy: str = "EMA") -> Table:
     """A row per pair. `accuracy`: which is compared."""
     corrected = pairs.tested > 1
     p_values = ["p", *(["p, corrected"] if corrected else [])]
-    columns = ["Methods", f"{accuracy[0].upper()}{accuracy[1:]} difference", "95 % (t)", *p_values, "w/t/l", "within"]
+    columns = [
+        "Methods",
+        f"{accuracy[0].upper()}{accuracy[1:]} difference",
+        "95 % (t)",
+        *p_values,
+        "w/t/l",
+        "within",
+    ]
     rows = [_pair_row(pair, corrected) for pair in pairs.pairs]
     correction = about_correction(pairs) if corrected else ""
     note = " ".join(filter(None, (ABOUT_PAIRS, correction)))

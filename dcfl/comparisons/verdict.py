@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dcfl.comparisons.groups import Group
-from dcfl.comparisons.pairs import MOST_SEEDS, Pair, Pairs
+from dcfl.comparisons.pairs import Pair, Pairs
 from dcfl.comparisons.standing import Standing
 from dcfl.report.text import counted, interval, listed, number, p_in_words, plural, signed
 
@@ -62,7 +62,7 @@ def _told(standing: Standing, groups: Sequence[Group]) -> list[Pair]:
 
 def sentence(pair: Pair) -> str:
     """Who is above whom and how sure that is; if nobody is, how far apart they can be at most."""
-    return f"{pair.method} {_difference(pair)}.{_more_seeds(pair)}"
+    return f"{pair.method} {_difference(pair)}."
 
 
 def _difference(pair: Pair) -> str:
@@ -116,16 +116,6 @@ def _all_seeds(count: int) -> str:
     return {1: "the one seed", 2: "both seeds"}.get(count, f"all {counted(count, 'seed')}")
 
 
-def _more_seeds(pair: Pair) -> str:
-    """How many it takes to tell these two apart; nothing where they are, or nobody can say."""
-    paired = pair.paired
-    if pair.told_apart or paired.seeds == 1 or paired.ties == paired.seeds:
-        return ""
-    if pair.seeds_needed is None:
-        return f" More than {MOST_SEEDS} seeds would be needed to tell these apart."
-    return f" About {counted(pair.seeds_needed, 'seed')} would tell these apart."
-
-
 def headline(standing: Standing) -> str:
     """Which method is best, and whether that can be said at all."""
     ranking = standing.ranking
@@ -175,7 +165,7 @@ def _headline(standing: Standing, task: str) -> str:
     if gain is None:
         rest = _summed_up(others) if best is groups[0] else ""
         return f"{highest}. {rest}".strip()
-    return f"{highest}. It {_difference(gain)}.{_more_seeds(gain)} {_summed_up(others)}".strip()
+    return f"{highest}. It {_difference(gain)}. {_summed_up(others)}".strip()
 
 
 def _summed_up(pairs: Sequence[Pair]) -> str:

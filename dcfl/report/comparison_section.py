@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dcfl.comparisons.pairs import MOST_SEEDS, Pair, Pairs
+from dcfl.comparisons.pairs import Pair, Pairs
 from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS, about_correction, pair_sentences
 from dcfl.report import charts
@@ -27,8 +27,7 @@ from dcfl.report.text import (
 ABOUT_PAIRS = (
     "Points, seed by seed, with 95 % intervals by Student's t, which takes the differences for "
     "normally distributed. p: how likely so large a difference is by chance, by the paired "
-    "t-test. Within: a larger difference is ruled out, by the interval. Seeds needed: to find such "
-    "a difference four times out of five."
+    "t-test. Within: a larger difference is ruled out, by the interval."
 )
 ABOUT_COSTS = (
     "Up to {} reaches the accuracy: one that was chosen, or the one that the first method ends "
@@ -83,7 +82,7 @@ def pairs_table(pairs: Pairs, title: str = "", accuracy: str = "EMA") -> Table:
     p_values = ["p", *(["p, corrected"] if corrected else [])]
     columns = [
         "Methods",
-        f"{accuracy[0].upper()}{accuracy[1:]} difference",
+        f"{accuracy} difference",
         "95 % (t)",
         *p_values,
         "w/t/l",
@@ -92,7 +91,7 @@ def pairs_table(pairs: Pairs, title: str = "", accuracy: str = "EMA") -> Table:
     rows = [_pair_row(pair, corrected) for pair in pairs.pairs]
     correction = about_correction(pairs) if corrected else ""
     note = " ".join(filter(None, (ABOUT_PAIRS, correction)))
-    return Table([*columns, "seeds needed"], rows, title, note)
+    return Table(columns, rows, title, note)
 
 
 def differences_picture(pairs: Pairs, task: str, accuracy: str = "EMA") -> Picture:
@@ -138,14 +137,7 @@ def _pair_row(pair: Pair, corrected: bool) -> list[str]:
         *([p_cell(pair.p_value)] if corrected else []),
         wins_ties_losses(paired),
         "–" if paired.bound is None else number(paired.bound),
-        _needed(pair),
     ]
-
-
-def _needed(pair: Pair) -> str:
-    if pair.told_apart or pair.p_value is None or pair.paired.ties == pair.paired.seeds:
-        return "–"
-    return f"> {MOST_SEEDS}" if pair.seeds_needed is None else str(pair.seeds_needed)
 
 
 def costs_table(standing: Standing, task: str) -> Table:

@@ -338,7 +338,8 @@ class Experiment:
     @property
     def has_own_models(self) -> bool:
         """Whether clients have models of their own, or parts of one."""
-        return bool(self.personal) or self.method.has_own_model
+        alone = self.federation.baseline == "alone"
+        return alone or bool(self.personal) or self.method.has_own_model
 
     @property
     def by_clock(self) -> bool:

@@ -85,11 +85,13 @@ def fine_tune(cell: CellFolder[Cell]) -> None:
     scores on its own test images; once, and only where the images are."""
     from dcfl.trained.evaluate import evaluation_of
 
-    experiment, run = cell.cell.experiment, RecordedRun.open(cell.path) if cell.begun else None
-    wanted = experiment.method.name in FINE_TUNED and experiment.federation.baseline == "none"
-    if run is None or not run.finished or not wanted or experiment.has_own_models:
+    experiment = cell.cell.experiment
+    shared = experiment.method.name in FINE_TUNED and not experiment.has_own_models
+    here = cell.begun and not experiment.engine.at_sites
+    if not (shared and here and experiment.federation.baseline == "none"):
         return
-    if experiment.engine.at_sites or fine_tuned(run) is not None:
+    run = RecordedRun.open(cell.path)
+    if not run.finished or fine_tuned(run) is not None:
         return
     try:
         write_evaluation(cell.path, evaluation_of(cell.path, clients=True, fine_tune=EPOCHS))

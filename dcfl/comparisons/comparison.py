@@ -285,7 +285,8 @@ def plan_comparison(
     refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
     folder = Path(experiment.output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
     seeds = seeds or [experiment.federation.seed]
-    measure = yardstick(by, any(one.experiment.has_own_models for one in contenders))
+    methods_own = (one.experiment.has_own_models for one in contenders if not one.baseline)
+    measure = yardstick(by, any(methods_own))
     searches = [
         method_search(one.experiment, dict(one.own), tune, seeds, tune_lr, folder, measure)
         for one in contenders

@@ -68,8 +68,8 @@ class TunedMethod:
         if self.at_edge:
             more = f"; --tune {min(most + 3, MOST)} goes on from here" if most < MOST else ""
             remarks.append(
-                f"{self.label}: {listed(short_names(self.at_edge))} is at the edge of what was "
-                f"tried, and a value beyond it may be better{more}."
+                f"{self.label}: at the edge of what was tried: "
+                f"{listed(short_names(self.at_edge))}. A value beyond it may be better{more}."
             )
         return remarks
 

@@ -140,7 +140,7 @@ def test_a_winner_at_the_edge_is_told_how_to_go_on(tmp_path: Path) -> None:
     plan = planned(tmp_path, "fedprox(training.lr=0.05)")
     pretended(plan, more_is_better)
     (remark,) = plan.searches[0].so_far().remarks
-    assert "mu is at the edge of what was tried" in remark
+    assert "at the edge of what was tried: mu. A value beyond it may be better" in remark
     assert "--tune 7 goes on from here" in remark
 
 

@@ -128,12 +128,12 @@ def _result_section(
 def _about_results(standing: Standing, runs: Sequence[RecordedRun], worst: str) -> Markup:
     groups, images = standing.groups, scored_on(runs)
     kinds = clients_scored_on(runs)
-    own = f"is the accuracy after the last round of each client on {kinds}"
+    own = f"is the accuracy of clients after the last round, each on {kinds}"
     if OWN_MIX in kinds:
         own += f" (the {images}, weighted as its classes are in its training images)"
     own += ", averaged over all clients"
     if any(group.has_personal for group in groups):
-        own += " with a model of their own where the method gives them one, else the global model"
+        own += "; where clients have models of their own, of these, over those that have trained"
     sentences = [
         f"<b>MAX</b> is the best {text.on_images('accuracy', images)} of any round that was "
         "scored. <b>EMA</b> is its exponential moving average (the past keeps 0.9 with each round "

@@ -10,8 +10,9 @@ import re
 import tomllib
 import types
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -187,6 +188,11 @@ def _changed_server(current: ServerSettings, table: Table) -> ServerSettings:
     return replace(_changed(current, general), optimizer=optimizer)
 
 
+# Each takes a millisecond, and a study has thousands of settings.
+_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
+
+
 def _changed(
     current: AnySettings, table: Mapping[str, Any], also: tuple[str, ...] = ()
 ) -> AnySettings:
@@ -194,7 +200,7 @@ def _changed(
 
     `also`: keys of the same table that belong to other settings, for the hint on a misspelt key.
     """
-    hints, section = get_type_hints(type(current)), current.table_name
+    hints, section = _hints(type(current)), current.table_name
     names = [field.name for field in fields(current)]
     values = {}
     for key, value in table.items():
@@ -206,7 +212,7 @@ def _changed(
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise ConfigError(f"{section}.{key} = {value} is out of range")
         try:
-            values[key] = TypeAdapter(hints[key]).validate_python(value, strict=True)
+            values[key] = _adapter(hints[key]).validate_python(value, strict=True)
         except ValidationError as error:
             raise ConfigError(
                 f"{section}.{key} must be {describe_type(hints[key])}, not {value!r}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rich.table import Table
@@ -22,6 +21,7 @@ from dcfl.report.text import plural
 from dcfl.system.wording import printable, say
 
 Seconds = Mapping[str, float] | None  # by name, what each will take; None: nobody knows
+Places = Mapping[tuple[str, str], Sequence[CellFolder[Any]]]  # by row and column
 
 
 def measured(todo: Sequence[CellFolder[Any]], processes: int) -> PlannedCosts:
@@ -55,9 +55,7 @@ def plan_tables(
             yield title, grid(plan.recipe.columns, places, seconds)
 
 
-def grid(
-    corner: str, places: Mapping[tuple[str, str], Sequence[CellFolder[Any]]], seconds: Seconds
-) -> Table:
+def grid(corner: str, places: Places, seconds: Seconds) -> Table:
     """What is left of the cells of each row and column, which differ in their seed alone."""
     rows, names = (list(dict.fromkeys(place[axis] for place in places)) for axis in (0, 1))
     table = new_table(corner, *names)
@@ -80,75 +78,67 @@ def left_of(cells: Sequence[CellFolder[Any]], seconds: Seconds) -> str:
 
 
 def print_sweep_plan(planned: SweepPlan, parallel: int, as_json: bool) -> None:
+    """A grid where it has two lists; else a row for each trial."""
     planned.check()
     trials, seeds = len(planned.planned), len(planned.trials.seeds)
     tested = ", then the chosen setting" if planned.chosen_todo else ""
     what = f"{plural(trials, 'trial')} with {plural(seeds, 'seed')}{tested}"
+    first, *others = planned.space.keys
+    places: dict[tuple[str, str], Sequence[CellFolder[Any]]] = {}
+    for trial in planned.planned:
+        point = {key: plain(value) for key, value in trial.point.items()}
+        row, column = ", ".join(point.values()), "left"
+        if len(others) == 1:
+            row, column = point[first], f"{others[0]} = {point[others[0]]}"
+        places[row, column] = trial.cells
+    corner = first if len(others) == 1 else ", ".join(planned.space.keys)
+    several = f", {seeds} seeds together" if seeds > 1 else ""
+    counts = {"trials": trials, "seeds": seeds}
     todo = [*planned.todo, *planned.chosen_todo]
-    costs = cost_if_known(lambda: _sweep_costs(planned, parallel), what)
-    if as_json:
-        print_json({"trials": trials, "seeds": seeds, **_as_json(todo, costs)})
-        return
-    seconds = costs.by_cell if costs else None
-    print(_title("trial", seeds, seconds))
-    stdout.print(_trials_table(planned, seconds))
-    _print_total(what, todo, costs)
+    _print(what, f"each trial{several}", corner, places, todo, counts, parallel, as_json)
 
 
 def print_comparison_plan(planned: ComparisonPlan, parallel: int, as_json: bool) -> None:
     planned.check()
-    (trials, compared), todo = planned.expected, planned.todo
+    trials, compared = planned.expected
     searched = f"{plural(len(trials), 'trial')}, then " if trials else ""
     what = searched + plural(len(compared), "run")
-    costs = cost_if_known(lambda: measured(todo, processes_for(todo, parallel)), what)
-    if as_json:
-        print_json({"trials": len(trials), "runs": len(compared), **_as_json(todo, costs)})
-        return
+    of_trials = {cell.name for cell in trials}
     places: dict[tuple[str, str], list[CellFolder[Any]]] = {}
     for cell in (*trials, *compared):
         experiment = cell.cell.experiment
         kind = experiment.federation.baseline
         name = experiment.method.name if kind == "none" else f"baseline: {kind}"
-        column = "trials" if cell in trials else f"seed {experiment.federation.seed}"
+        column = "trials" if cell.name in of_trials else f"seed {experiment.federation.seed}"
         places.setdefault((name, column), []).append(cell)
-    seconds = costs.by_cell if costs else None
-    print(_title("run", 1, seconds))
-    stdout.print(grid("method", places, seconds))
-    _print_total(what, todo, costs)
+    counts = {"trials": len(trials), "runs": len(compared)}
+    _print(what, "each run", "method", places, planned.todo, counts, parallel, as_json)
 
 
-def _sweep_costs(planned: SweepPlan, parallel: int) -> PlannedCosts:
-    """The runs of the chosen setting wait for all trials, and may be fewer than processes."""
-    first, last = planned.todo, planned.chosen_todo
-    costs = measured([*first, *last], processes_for([*first, *last], parallel))
-    needed = [sum(costs.by_cell[cell.name] for cell in cells) for cells in (first, last)]
-    together = min(costs.processes, len(last)) or 1
-    return replace(costs, seconds=needed[0] / max(costs.processes, 1) + needed[1] / together)
-
-
-def _trials_table(planned: SweepPlan, seconds: Seconds) -> Table:
-    """A grid where it has two lists; else a row for each trial."""
-    space = planned.space
-    if len(space.keys) == 2:
-        down, across = space.keys
-        places = {
-            (plain(trial.point[down]), f"{across} = {plain(trial.point[across])}"): trial.cells
-            for trial in planned.planned
+def _print(
+    what: str,
+    each: str,
+    corner: str,
+    places: Places,
+    todo: Sequence[CellFolder[Any]],
+    counts: Mapping[str, int],
+    parallel: int,
+    as_json: bool,
+) -> None:
+    """Without the data, what has to be measured is null."""
+    costs = cost_if_known(lambda: measured(todo, processes_for(todo, parallel)), what)
+    if as_json:
+        left = {"rounds_left": {cell.name: cell.rounds_left for cell in todo}}
+        known = {
+            "seconds": costs and costs.seconds,
+            "peak_bytes": costs and costs.peak_bytes,
+            "processes": costs and costs.processes,
+            "by_run": costs and costs.by_cell,
         }
-        return grid(down, places, seconds)
-    table = new_table("trial", *space.keys, "left")
-    for trial in planned.planned:
-        values = [plain(trial.point[key]) for key in space.keys]
-        table.add_row(str(trial.number), *values, left_of(trial.cells, seconds))
-    return table
-
-
-def _title(one: str, seeds: int, seconds: Seconds) -> str:
-    what = "rounds" if seconds is None else "time"
-    return f"{what} left of each {one}{f', {seeds} seeds together' if seeds > 1 else ''}"
-
-
-def _print_total(what: str, todo: Sequence[CellFolder[Any]], costs: PlannedCosts | None) -> None:
+        print_json({**counts, "runs_to_do": len(todo), **left, **known})
+        return
+    print(f"{'rounds' if costs is None else 'time'} left of {each}")
+    stdout.print(grid(corner, places, costs.by_cell if costs else None))
     if not todo:
         print(f"{what}: nothing left to do")
     elif costs is not None:
@@ -156,15 +146,3 @@ def _print_total(what: str, todo: Sequence[CellFolder[Any]], costs: PlannedCosts
             f"{what}: about {duration(costs.seconds)} and {megabytes(costs.peak_bytes)} "
             f"of memory with {costs.processes} at a time"
         )
-
-
-def _as_json(todo: Sequence[CellFolder[Any]], costs: PlannedCosts | None) -> dict[str, Any]:
-    """Without the data, what has to be measured is null."""
-    return {
-        "runs_to_do": len(todo),
-        "rounds_left": {cell.name: cell.rounds_left for cell in todo},
-        "seconds": costs and costs.seconds,
-        "peak_bytes": costs and costs.peak_bytes,
-        "processes": costs and costs.processes,
-        "by_run": costs and costs.by_cell,
-    }

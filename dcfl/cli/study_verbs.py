@@ -59,7 +59,18 @@ Target = Annotated[
         max=100,
         callback=_a_number,
         metavar="PERCENT",
-        help="Show what it takes to reach this accuracy; by default the first method's EMA.",
+        help="Show what it takes to reach this accuracy; by default what the first method reaches.",
+    ),
+]
+
+
+By = Annotated[
+    str,
+    typer.Option(
+        metavar="global|clients",
+        show_default=False,
+        help="Compare by the global model's EMA, or by the clients' own accuracy in the end; by "
+        "default the latter where clients have models of their own.",
     ),
 ]
 
@@ -148,6 +159,7 @@ def report(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
     target: Target = None,
     all_pairs: EveryPair = False,
+    by: By = "",
     csv: CSVFile = None,
     latex: LatexFile = None,
     figures: FiguresFolder = None,
@@ -159,9 +171,10 @@ def report(
     from dcfl.report import find_all_runs, write_report
 
     output = ComparisonOutput(as_json, csv, latex)
-    page = write_report(*folders, out=out, target=target, figures=figures, all_pairs=all_pairs)
-    groups = group_runs(find_all_runs(folders))
-    standing = Standing(groups, target=target, all_pairs=all_pairs)
+    standing = Standing(group_runs(find_all_runs(folders)), by, target, all_pairs)
+    page = write_report(
+        *folders, out=out, target=target, figures=figures, all_pairs=all_pairs, by=by
+    )
     output.write(standing, {"report": str(page)})
     if not output.printed:
         output.tell()
@@ -170,7 +183,10 @@ def report(
 
 MethodNames = Annotated[
     str,
-    typer.Option(metavar="A,B(mu=0.1),C", help="Which methods, with settings of their own."),
+    typer.Option(
+        metavar="A,B(mu=0.1),C",
+        help="Which methods, with settings of their own; all: every one that fits.",
+    ),
 ]
 Seeds = Annotated[
     str | None, typer.Option(metavar="0,1,2", help="One run of each method per seed.")
@@ -188,9 +204,6 @@ Over = Annotated[
 Reuse = Annotated[
     list[Path] | None,
     typer.Option(metavar="DIR", help="Use finished runs in DIR; may be repeated."),
-]
-ByClient = Annotated[
-    bool, typer.Option("--by-client", help="MAX and EMA of the mean over clients, each on its own.")
 ]
 
 
@@ -212,7 +225,7 @@ def compare(
     seeds: Seeds = None,
     tune: TuneMethods = 0,
     tune_lr: TuneRate = True,
-    by_client: ByClient = False,
+    by: By = "",
     plan: PlanOnly = False,
     parallel: Parallel = 0,
     method_file: MethodFiles = None,
@@ -260,7 +273,10 @@ def compare(
         baselines=baselines,
         over=[read_choices(text) for text in over or ()],
         reuse=reuse or (),
+        by=by,
     )
+    for name, why in planned.left_out.items():
+        say(printable(f"left out: {name}: {why}"))
     if plan:
         print_comparison_plan(planned, parallel, as_json)
         return
@@ -277,15 +293,18 @@ def compare(
     for name, error in compared.failures.items():
         print(printable(f"dcfl: {name}: {error}"), file=sys.stderr)
     groups = [*compared.groups, *compared.baselines]
-    standing = Standing(groups, by_client, target, all_pairs)
+    standing = Standing(groups, by, target, all_pairs)
     if not output.printed:  # before files, which a full disk may refuse
         if compared.tuned:
             stdout.print(plain_table(tuning_table(compared.tuned)))
+            for remark in (remark for one in compared.tuned for remark in one.remarks):
+                print(printable(remark))
             print()
         print_standing(standing)
     tuned = {"tuned": [one.to_json() for one in compared.tuned]} if compared.tuned else {}
+    left_out = {"left_out": dict(planned.left_out)} if planned.left_out else {}
     points = {"over": points_json(standing, compared.over)} if compared.over else {}
-    output.write(standing, {**tuned, **points, "folder": str(compared.folder)})
+    output.write(standing, {**tuned, **left_out, **points, "folder": str(compared.folder)})
     if not output.printed:
         output.tell()
         print(printable(f"report  {compared.report}"))
@@ -311,6 +330,7 @@ SHOWN = 10  # trials on the terminal
 def sweep(
     settings: Varied = None,
     seeds: PointSeeds = None,
+    by: By = "",
     plan: PlanOnly = False,
     reuse: Reuse = None,
     parallel: Parallel = 0,
@@ -335,6 +355,7 @@ def sweep(
         space,
         () if seeds is None else whole_numbers(seeds),
         reuse or (),
+        by,
     )
     if plan:
         print_sweep_plan(planned, parallel, as_json)
@@ -361,7 +382,6 @@ def _announce_sweep(planned: SweepPlan) -> None:
 def _print_sweep(result: SweepResult, as_json: bool) -> None:
     from dcfl.cli.terminal import new_table, stdout
     from dcfl.comparisons.space import plain
-    from dcfl.comparisons.sweep_page import headline
 
     if as_json:
         print_json(result.as_json())
@@ -374,6 +394,6 @@ def _print_sweep(result: SweepResult, as_json: bool) -> None:
     stdout.print(table)
     if len(result.ranked) > SHOWN:
         print(f"and {len(result.ranked) - SHOWN} more in trials.csv")
-    print(printable(headline(result)))
+    print(printable(result.headline))
     print(printable(f"config  {result.config}"))
     print(printable(f"report  {result.report}"))

@@ -35,17 +35,20 @@ FIRST_COLUMNS_WIDTH = 34  # of a partition table
 def comparison_table(standing: Standing) -> Table:
     """A row per method. Where there is no room for a curve too, numbers are worth more."""
     first, groups = standing.groups[0], standing.shown
-    titles = [f"mean over clients, each on {first.runs[0].clients_on}"] * standing.by_client
+    titles = (
+        [f"mean over clients, each on {first.runs[0].clients_on}"] if standing.about_own else []
+    )
     titles += ["on kept-back images"] if first.runs[0].holdout else []
     titles += [f"{first.seeds} seeds, mean ± deviation"] if first.seeds > 1 else []
-    own = ["personal"] if any(group.has_personal for group in standing.groups) else []
     # Of some baselines there is nothing else.
     final = ["final", "own final"] if standing.baselines else []
-    names = ["label", "MAX", "EMA", "gain", "w/t/l", *final, "worst mean", *own, "sent", "seconds"]
+    names = ["label", "MAX", "EMA", "gain", "w/t/l", *final, "worst mean", "sent", "seconds"]
+    if standing.about_own:
+        names = ["label", "own final", "gain", "w/t/l", "worst mean", "sent", "seconds"]
     found = methods_table(standing, groups, names, short=True)
     narrow, wide = (8, 20) if first.seeds == 1 else (0, 8)
     width = wide if stdout.width >= ROOMY else narrow
-    curve = ["curve"] if width else []
+    curve = ["curve"] if width and not standing.about_own else []  # it is the global model's
     table = new_table(*found.columns, *curve, title=", ".join(titles) or None)
     for row, group in zip(found.rows, groups, strict=True):
         table.add_row(*row, *(sparkline(group.curve, width) for _ in curve))

@@ -1,16 +1,22 @@
-"""What a federation is compared with: every client alone, and all data in one place."""
+"""What a federation is compared with: every client alone, all data in one place, fine-tuning."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Literal
 
 from dcfl.clock.settings import ClockSettings
+from dcfl.comparisons.cells import Cell, CellFolder
+from dcfl.comparisons.groups import fine_tuned
 from dcfl.data import Dataset, load_dataset
+from dcfl.errors import ConfigError, SettingsWarning
 from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import cohort_size
 from dcfl.methods import METHODS
 from dcfl.privacy import PrivacySettings
+from dcfl.runs.evaluations import write_evaluation
+from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import resolved
 from dcfl.server import ServerSettings
 from dcfl.server.compression import CompressionSettings
@@ -68,3 +74,26 @@ def baselines_for(experiment: Experiment, dataset: Dataset | None = None) -> dic
         )
         for kind in KINDS
     }
+
+
+FINE_TUNED = ("fedavg", "fedbabu")  # methods whose clients train the model that they get further
+EPOCHS = 5  # for which they do
+
+
+def fine_tune(cell: CellFolder[Cell]) -> None:
+    """Let every client train the last model of a run on its own images, and record what it then
+    scores on its own test images; once, and only where the images are."""
+    from dcfl.trained.evaluate import evaluation_of
+
+    experiment = cell.cell.experiment
+    shared = experiment.method.name in FINE_TUNED and not experiment.own_models
+    here = cell.begun and not experiment.engine.at_sites
+    if not (shared and here and experiment.federation.baseline == "none"):
+        return
+    run = RecordedRun.open(cell.path)
+    if not run.finished or fine_tuned(run) is not None:
+        return
+    try:
+        write_evaluation(cell.path, evaluation_of(cell.path, clients=True, fine_tune=EPOCHS))
+    except ConfigError as error:  # a network that cannot be built from its name, for one
+        warnings.warn(f"{cell.name} is not fine-tuned: {error}", SettingsWarning, stacklevel=2)

@@ -39,7 +39,13 @@ def planned_costs(
         named = f"{experiment.method.name}, {experiment.model.name}, {experiment.data.dataset}"
         show(f"measuring {number}/{len(kinds)}: {named}")
         prepared, rates = _measured(experiment, processes)
-        by_cell |= {cell.name: _seconds_left(cell, prepared, rates) for cell in alike}
+        known: dict[tuple[object, ...], float] = {}
+        for cell in alike:
+            drawn = replace(cell.cell.experiment.federation, seed=0)  # whom it draws costs the same
+            key = (drawn, cell.cell.experiment.training, cell.rounds_left)
+            if key not in known:
+                known[key] = _seconds_left(cell, prepared, rates)
+            by_cell[cell.name] = known[key]
         # The trial's processes are copies of one that has torch loaded; a cell's load their own.
         own = (processes - 1) * anonymous_bytes()
         peak = max(peak, peak_bytes(prepared, rates) + own)

@@ -5,31 +5,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dcfl.comparisons.baselines import KINDS, baselines_for
+from dcfl.comparisons.baselines import KINDS, baselines_for, fine_tune
 from dcfl.comparisons.cells import (
     Cell,
     CellFolder,
     PlainCell,
     Shelf,
     folder_name,
-    marks,
     refuse_another_study,
     require_few,
     require_free,
     runs_inside,
 )
-from dcfl.comparisons.crew import Crew, Guard, MixedCrew, until_it_fails
-from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting
-from dcfl.comparisons.space import Choices, Point, choices, split_commas, tables_of
+from dcfl.comparisons.contenders import (
+    ALL,
+    Contender,
+    all_but,
+    contender,
+    refusals,
+    refuse_unknown_fields,
+)
+from dcfl.comparisons.crew import Guard, train
+from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting, yardstick
+from dcfl.comparisons.space import Choices, choices, tables_of
 from dcfl.comparisons.standing import Standing
 from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import TRIALS
@@ -41,12 +47,11 @@ from dcfl.comparisons.tuning import (
     tuning_section,
 )
 from dcfl.comparisons.verdict import verdict
-from dcfl.config import Table, apply, as_tables, load_experiment, method_named, parse_settings
+from dcfl.config import Table, apply, as_tables, load_experiment
 from dcfl.data import Dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
-from dcfl.methods.method import require_plain_name
 from dcfl.report import write_report
 from dcfl.report.notebook_html import groups_html
 from dcfl.runs.folder import RecordedRun, new_folder
@@ -56,7 +61,6 @@ from dcfl.runs.progress import shown_in_notebooks
 from dcfl.runs.rows import data_frame
 from dcfl.system.locks import locked
 from dcfl.system.storage import storage
-from dcfl.system.wording import nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -73,6 +77,7 @@ class Comparison:
     groups: list[Group]  # one per method; differences are relative to the first
     failures: dict[str, TooFewClients]  # runs that lost their clients, by folder name
     all_pairs: bool = False  # are compared; else each method with the first
+    by: str = ""  # as asked for
     baselines: Sequence[Group] = ()  # neither compared nor ranked
     over: Sequence[str] = ()  # the settings that it goes over
     tuned: Sequence[TunedMethod] = ()  # how the settings of each were chosen, if they were
@@ -95,12 +100,12 @@ class Comparison:
         )
 
     def _repr_html_(self) -> str:
-        return groups_html([*self.groups, *self.baselines], self.folder)
+        return groups_html([*self.groups, *self.baselines], self.folder, self.by)
 
     @property
     def standing(self) -> Standing:
         """The paired differences that were asked for, their intervals and p-values."""
-        return Standing([*self.groups, *self.baselines], all_pairs=self.all_pairs)
+        return Standing([*self.groups, *self.baselines], self.by, all_pairs=self.all_pairs)
 
     @property
     def verdict(self) -> list[str]:
@@ -118,6 +123,8 @@ class ComparisonPlan:
     searches: Sequence[MethodSearch] = ()  # of each method, if their settings are searched first
     over: Sequence[str] = ()  # the settings that the comparison goes over
     shelf: Shelf = field(default_factory=Shelf)  # runs that need not be trained again
+    by: str = ""  # what methods are compared by; empty: see `yardstick`
+    left_out: Mapping[str, str] = field(default_factory=dict)  # of "all": which, and why
 
     @cached_property
     def cells(self) -> Sequence[CellFolder[Cell]]:
@@ -193,27 +200,18 @@ class ComparisonPlan:
                 raise TooFewClients(f"no trial finished: {tuned[0].why}")
             for cell in chosen.cells:
                 cell.check()
-            crew = MixedCrew(chosen.todo, parallel)
-            with guard(crew):
-                failures = chosen.train(crew, show)
-            failures |= {
-                one.label: TooFewClients(f"no trial finished: {one.why}")
-                for one in tuned
-                if one.why
-            }
+            whys = {cell.name: cell.failed for cell in chosen.cells if cell.failed}
+            whys |= train(chosen.todo, parallel, show, guard, self._again)
+            if any(one.baseline for one in chosen.contenders):
+                for cell in chosen.cells:
+                    fine_tune(cell)
+            whys |= {one.label: f"no trial finished: {one.why}" for one in tuned if one.why}
+            failures = {name: TooFewClients(why) for name, why in whys.items()}
             return chosen.result(failures, tuned, **page)
 
     @property
     def _again(self) -> str:
         return f"the same command with --out {self.folder}"
-
-    def train(self, crew: Crew, show: Show = lambda news: None) -> dict[str, TooFewClients]:
-        """Returns the runs that lost their clients, now or before. Other failures end all runs."""
-        failures = {cell.name: TooFewClients(cell.failed) for cell in self.cells if cell.failed}
-        for news in until_it_fails(crew, show, self._again):
-            if isinstance(news.error, TooFewClients):
-                failures[news.name] = news.error
-        return failures
 
     def result(
         self, failures: dict[str, TooFewClients], tuned: Sequence[TunedMethod] = (), **page: Any
@@ -226,11 +224,18 @@ class ComparisonPlan:
         runs = [*asked, *(run for run in inside if run.folder not in paths and run.finished)]
         more = [tuning_section(tuned)] if tuned else []
         out = self.folder / "report.html"
-        write_report(*(run.folder for run in runs), out=out, more=more, over=self.over, **page)
+        folders = [run.folder for run in runs]
+        write_report(*folders, out=out, more=more, over=self.over, by=self.by, **page)
         found = Standing(group_runs(runs, self.over))
-        asked_all = bool(page.get("all_pairs"))
         return Comparison(
-            self.folder, found.groups, failures, asked_all, found.baselines, self.over, tuned
+            self.folder,
+            found.groups,
+            failures,
+            bool(page.get("all_pairs")),
+            self.by,
+            found.baselines,
+            self.over,
+            tuned,
         )
 
 
@@ -246,15 +251,22 @@ def plan_comparison(
     reuse: Sequence[Path] = (),
     tune: int = 0,
     tune_lr: bool = True,
+    by: str = "",
 ) -> ComparisonPlan:
     """Runs in the folder that the config names, or in a new one. The experiment's own method keeps
     its fields; other methods named get their defaults. `fields_for_all`: of every method that has
     such a field and does not set it itself. `dataset`: the images, if they are in memory.
     `over`: settings with the values at each of which all methods are compared. `reuse`: folders
-    with finished runs that are not trained again."""
+    with finished runs that are not trained again. `by`: what methods are compared and tuned by."""
     if not methods:
         raise ConfigError("no method to compare: name at least one")
     _check_over(over, tune)
+    left_out = dict[str, str]()
+    if ALL in methods:
+        others = [one for one in methods if one != ALL]
+        added = list(all_but(others))
+        left_out = refusals(experiment, added, dataset)
+        methods = [*(name for name in added if name not in left_out), *others]
     points = [
         dict(zip([one.key for one in over], values, strict=True))
         for values in product(*(one.values for one in over))
@@ -265,21 +277,23 @@ def plan_comparison(
         here = apply(experiment, tables_of(point))
         before = flat(as_tables(experiment))
         differs = {key: value for key, value in point.items() if value != before.get(key)}
-        found = [_contender(here, method, fields_for_all or {}) for method in methods]
+        found = [contender(here, method, fields_for_all or {}) for method in methods]
         if baselines:
             kinds = baselines_for(here, dataset).items()
             found += [Contender(one, {}, kind) for kind, one in kinds]
         contenders += [replace(one, point=differs) for one in found]
-    _refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
+    refuse_unknown_fields([one.experiment.method for one in contenders], fields_for_all or {})
     folder = Path(experiment.output.dir or new_folder(f"{experiment.data.dataset}-comparison"))
     seeds = seeds or [experiment.federation.seed]
+    methods_own = (one.experiment.own_models for one in contenders if not one.baseline)
+    measure = yardstick(by, any(methods_own))
     searches = [
-        method_search(one.experiment, dict(one.own), tune, seeds, tune_lr, folder)
+        method_search(one.experiment, dict(one.own), tune, seeds, tune_lr, folder, measure)
         for one in contenders
         if tune and not one.baseline
     ]
     keys = [one.key for one in over]
-    plan = ComparisonPlan(folder, contenders, seeds, searches, keys, Shelf(reuse))
+    plan = ComparisonPlan(folder, contenders, seeds, searches, keys, Shelf(reuse), by, left_out)
     _ = plan.cells  # refuses what is named twice
     return plan
 
@@ -300,68 +314,6 @@ def _check_over(over: Sequence[Choices], tune: int) -> None:
             )
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A method in a comparison, with settings of its own; or a baseline."""
-
-    experiment: Experiment
-    own: Mapping[str, Any]  # by dotted key
-    baseline: str = ""
-    # Of `over`, what differs from the experiment: its own cells are those of a comparison without.
-    point: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> list[str]:
-        """The parts of its folders' names before the seed."""
-        who = ["baseline", self.baseline] if self.baseline else [self.experiment.method.name]
-        return [*who, *marks(self.own, self.point), *marks(self.point, self.own)]
-
-    def tuned(self, chosen: Point) -> Contender:
-        own = {**self.own, **chosen}
-        return replace(self, experiment=apply(self.experiment, tables_of(chosen)), own=own)
-
-
-WITH_SETTINGS = re.compile(r"([^()]+)(?:\((.*)\))?")
-OF_A_METHOD = ("method", "training", "server")  # tables; all methods share the others
-
-
-def _contender(experiment: Experiment, method: str | Method, fields_for_all: Table) -> Contender:
-    """From `fedprox(mu=0.1, training.lr=0.05)`: a key without a table is a field of the method."""
-    if isinstance(method, Method):
-        require_plain_name(method.name)  # it becomes part of a folder name
-        usual = asdict(type(method).for_dataset(experiment.data.dataset))
-        own = {k: v for k, v in asdict(method).items() if v != usual[k]}
-        return Contender(replace(experiment, method=method), flat({"method": own}))
-    found = WITH_SETTINGS.fullmatch(method)
-    if found is None:
-        raise ConfigError(f"{method!r} is no name for a method, nor NAME(field=value, ...)")
-    require_plain_name(found[1])
-    given = split_commas(found[2]) if found[2] else []
-    tables = parse_settings(
-        one if "." in one.partition("=")[0] else f"method.{one}" for one in given
-    )
-    for table in tables:
-        if table not in OF_A_METHOD:
-            raise ConfigError(f"{method}: all methods share [{table}]; give it as a setting")
-    own = flat(tables)
-    chosen = apply(experiment, {"method": {"name": method_named(found[1]).name}})
-    known = [one.name for one in fields(chosen.method)]
-    shared = {key: value for key, value in fields_for_all.items() if key in known}
-    tables["method"] = {**shared, **tables.get("method", {})}
-    return Contender(apply(chosen, tables), own)
-
-
-def _refuse_unknown_fields(methods: Sequence[Method], table: Table) -> None:
-    known = {one.name for method in methods for one in fields(method)}
-    for key in table:
-        if key == "name":
-            raise ConfigError("method.name: methods are named with --methods")
-        if key not in known:
-            raise ConfigError(
-                f"method.{key}: no method of this comparison has such a field{nearest(key, known)}"
-            )
-
-
 def compare(
     experiment_or_path: Experiment | str | Path | None = None,
     *,
@@ -376,6 +328,7 @@ def compare(
     baselines: bool = False,
     over: Mapping[str, Sequence[Any]] | None = None,
     reuse: Sequence[str | Path] = (),
+    by: str = "",
     **overrides: Any,
 ) -> Comparison:
     """Train several methods, as `dcfl compare` does: per seed on one split, schedule and start.
@@ -386,7 +339,8 @@ def compare(
     Args:
         experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
         methods: By name, with settings as in `"fedprox(mu=0.1, training.lr=0.05)"`, or as objects
-            such as `MyMethod(mu=0.5)`. Differences are relative to the first.
+            such as `MyMethod(mu=0.5)`; "all" stands for every method that these settings and the
+            network can have. Differences are relative to the first.
         seeds: One run of each method per seed; by default the experiment's own.
         dataset: The images, instead of those the config names; saved in the folder, once.
         out: The folder for the run folders and the report, new or with runs of this comparison;
@@ -405,6 +359,9 @@ def compare(
         over: One setting or two, each with several values, as in `{"data.alpha": [0.1, 1.0]}`: the
             methods are compared at each of them, and the page has curves over them.
         reuse: Folders whose finished runs are used instead of training the same again.
+        by: What methods are compared, ranked and tuned by: "global", the EMA of the global model,
+            or "clients", the mean accuracy of the clients in the end, each on its own with the
+            model that it uses. By default "clients" where some have a model of their own.
         **overrides: As in `run`.
 
     Returns:
@@ -440,6 +397,7 @@ def compare(
         reuse=[Path(one) for one in reuse],
         tune=tune,
         tune_lr=tune_lr,
+        by=by,
     )
     plan.check()
     if dataset is not None:

@@ -213,34 +213,40 @@ def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
     if some of them can be trained here only."""
     if parallel < 0:
         raise ConfigError(f"parallel must be 0 or more runs at the same time, not {parallel}")
-    if not cells or not all(map(leaves_this_process, cells)):
+    if len(leaving(cells)) < max(len(cells), 1):
         return 1
     return min(parallel or useful_processes(cells[0].cell.experiment.engine.threads), len(cells))
 
 
-def leaves_this_process(cell: CellFolder[Cell]) -> bool:
-    """Flower brings processes of its own, which do not share a machine."""
-    return cell.cell.experiment.engine.name == "embedded" and can_travel(cell.cell.experiment)
+def leaving(cells: Sequence[CellFolder[Cell]]) -> list[CellFolder[Cell]]:
+    """Those that another process can train. Flower brings processes of its own, which do not share
+    a machine. Of cells that differ in their seed alone, one is asked."""
+    known: dict[tuple[object, str], bool] = {}
+    found = []
+    for cell in cells:
+        one = cell.cell.experiment
+        one = replace(one, federation=replace(one.federation, seed=0))
+        kind = (type(one.method), repr(one))
+        if kind not in known:
+            known[kind] = one.engine.name == "embedded" and can_travel(one)
+        if known[kind]:
+            found.append(cell)
+    return found
 
 
 class MixedCrew:
-    """First what other processes can train, then the rest here. `wanted`: asked of each cell when
-    its turn has come."""
+    """First what other processes can train, then the rest here."""
 
-    def __init__(
-        self,
-        cells: Sequence[CellFolder[Cell]],
-        parallel: int = 0,
-        wanted: Callable[[CellFolder[Cell]], bool] = lambda cell: True,
-    ) -> None:
-        able = [cell for cell in cells if leaves_this_process(cell)]
+    def __init__(self, cells: Sequence[CellFolder[Cell]], parallel: int = 0) -> None:
+        able = leaving(cells)
         processes = processes_for(able, parallel)
-        here = [cell for cell in cells if processes == 1 or not leaves_this_process(cell)]
+        elsewhere = {cell.name for cell in able} if processes > 1 else set()
+        here = [cell for cell in cells if cell.name not in elsewhere]
         self._crews: list[Runner | ThisProcess] = []
         if processes > 1:
-            self._crews.append(Runner(filter(wanted, able), processes))
+            self._crews.append(Runner(able, processes))
         if here:
-            self._crews.append(ThisProcess(filter(wanted, here)))
+            self._crews.append(ThisProcess(here))
 
     @property
     def stopping(self) -> bool:
@@ -286,3 +292,13 @@ def until_it_fails(crew: Crew, show: Show, again: str) -> Iterator[News]:
             raise
     if failed is not None:
         raise failed
+
+
+def train(
+    cells: Sequence[CellFolder[Cell]], parallel: int, show: Show, guard: Guard, again: str
+) -> dict[str, str]:
+    """Train what has not ended. Returns, by name, why runs have lost their clients."""
+    crew = MixedCrew([cell for cell in cells if not cell.ended], parallel)
+    with guard(crew):
+        news = until_it_fails(crew, show, again)
+        return {one.name: one.why for one in news if one.state == "failed"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property, partial
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import PurePath
 from statistics import fmean
 from typing import Any
@@ -13,6 +13,9 @@ from typing import Any
 from dcfl.comparisons.pairs import Spread
 from dcfl.comparisons.space import plain
 from dcfl.data.settings import images_scored
+from dcfl.errors import ConfigError
+from dcfl.methods import METHODS
+from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import (
     BUILT_IN,
@@ -24,48 +27,71 @@ from dcfl.runs.identity import (
     flat,
     of_kind,
 )
-from dcfl.runs.rows import Row
+from dcfl.runs.rows import Row, Summary
 from dcfl.system.wording import printable
 
 Seeds = tuple[Any, ...]  # the values of all settings that are seeds
 AUGMENTATION = ("data.crop", "data.flip", "data.rotation", "data.cutout")  # a choice, no task
 
 
+MOST_FREQUENT, FINE_TUNED = "most frequent", "fine-tuned"  # beside those of federation.baseline
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run so far. Accuracies are NaN before the end of the first round."""
+    """The result of a run so far, or of a baseline. What is not known, or what a baseline has
+    nothing of, is NaN: accuracies before the end of the first round."""
 
     rounds: int
-    max_accuracy: float
+    max_accuracy: float  # of the global model
     ema_accuracy: float
     final_accuracy: float
-    client_accuracy: float  # mean over clients, each on its own mix of classes
-    max_client_accuracy: float
-    ema_client_accuracy: float
-    worst_decile_accuracy: float
-    personal_accuracy: float  # mean over the clients' own models; NaN if there are none
+    # After the last round, mean over clients, each on its own images or mix of classes: its own
+    # model where clients have such, else the global one.
+    own_accuracy: float
+    worst_decile_accuracy: float  # of the same
     bytes_up: float  # whole numbers, or NaN
     bytes_down: float
     seconds: float
 
     @classmethod
-    def of(cls, run: RecordedRun) -> Outcome:
-        rows = run.rounds
+    def of(cls, run: RecordedRun, baseline: str = "") -> Outcome:
+        rows, summary = run.rounds, run.summary
         last = next((row for row in reversed(rows) if row.accuracy is not None), None)
+        own, worst = _own_accuracies(run, last, baseline)
+        of_global = last if baseline in ("", "pooled") else None
+        final = _known(of_global, "accuracy")
+        seconds = (summary and summary.seconds) or sum(row.seconds for row in rows)
         return cls(
             rounds=rows[-1].round if rows else 0,
-            max_accuracy=_known(last, "max_accuracy"),
-            ema_accuracy=_known(last, "ema_accuracy"),
-            final_accuracy=_known(last, "accuracy"),
-            client_accuracy=_known(last, "client_accuracy"),
-            max_client_accuracy=_known(last, "max_client_accuracy"),
-            ema_client_accuracy=_known(last, "ema_client_accuracy"),
-            worst_decile_accuracy=_known(last, "worst_decile_accuracy"),
-            personal_accuracy=_known(run.summary, "personal_accuracy"),
-            bytes_up=sum(row.bytes_up for row in rows),
-            bytes_down=sum(row.bytes_down for row in rows),
-            seconds=(run.summary and run.summary.seconds) or sum(row.seconds for row in rows),
+            max_accuracy=_known(of_global, "max_accuracy"),
+            ema_accuracy=_known(of_global, "ema_accuracy"),
+            final_accuracy=_known(summary, "most_frequent_accuracy")
+            if baseline == MOST_FREQUENT
+            else final,
+            own_accuracy=own,
+            worst_decile_accuracy=worst,
+            bytes_up=math.nan if baseline else sum(row.bytes_up for row in rows),
+            bytes_down=math.nan if baseline else sum(row.bytes_down for row in rows),
+            seconds=math.nan if baseline in (MOST_FREQUENT, FINE_TUNED) else seconds,
         )
+
+
+def _own_accuracies(run: RecordedRun, last: Row | None, baseline: str) -> tuple[float, float]:
+    """The mean over clients, and over the worst tenth of them."""
+    if baseline == FINE_TUNED:
+        tuned = fine_tuned(run)
+        mean, worst = tuned.fine_tuned_fairness if tuned else (None, None)
+    elif baseline == MOST_FREQUENT:
+        of = run.summary or Summary()
+        mean = of.most_frequent_client_accuracy
+        worst = of.worst_decile_most_frequent_accuracy
+    elif run.own_models:
+        of = run.summary or Summary()
+        mean, worst = of.personal_accuracy, of.worst_decile_personal_accuracy
+    else:
+        return _known(last, "client_accuracy"), _known(last, "worst_decile_accuracy")
+    return math.nan if mean is None else mean, math.nan if worst is None else worst
 
 
 def _known(row: Row | None, quantity: str) -> float:
@@ -73,11 +99,40 @@ def _known(row: Row | None, quantity: str) -> float:
     return math.nan if value is None else value
 
 
+def fine_tuned(run: RecordedRun) -> EvaluationRecord | None:
+    """The last model, as clients have fared after training it on their own images; None if nobody
+    has tried."""
+    own = (one for one in read_evaluations(run.folder) if one.own_data and one.which == "last")
+    return next((one for one in own if one.fine_tuned), None)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What methods are compared, ranked and tuned by."""
+
+    quantity: str  # of an Outcome
+    name: str  # in a heading
+
+
+BY = {
+    "global": Yardstick("ema_accuracy", "EMA"),
+    "clients": Yardstick("own_accuracy", "clients’ own accuracy"),
+}
+ABOUT_OWN = (
+    "Clients’ own accuracy is taken after the last round and averaged over the clients: each has "
+    "its own model, or the global one where it has none, on {}."
+)
+
+
+def yardstick(by: str, personal: bool) -> Yardstick:
+    """`by`: as asked for. Unasked, personal models are compared by what they are worth to their
+    clients: nobody uses the global model then."""
+    if by and by not in BY:
+        raise ConfigError(f"--by {by}: {' or '.join(BY)}")
+    return BY[by or ("clients" if personal else "global")]
+
+
 QUANTITIES = [field.name for field in fields(Outcome)]
-MOST_FREQUENT = "most frequent"  # beside those of federation.baseline
-OF_A_GLOBAL_MODEL = [
-    f"{kind}_{what}" for kind in ("max", "ema") for what in ("accuracy", "client_accuracy")
-]
 
 
 def baseline_of(run: RecordedRun) -> str:
@@ -93,30 +148,6 @@ def baseline_words(kind: str, run: RecordedRun) -> str:
         "pooled": "baseline: all data in one place",
         MOST_FREQUENT: "baseline: the most frequent class",
     }.get(kind, f"baseline: {kind}")
-
-
-def baseline_outcome(kind: str, run: RecordedRun) -> Outcome:
-    """What a baseline has of an outcome; NaN is the rest, such as what it would send."""
-    outcome, summary = replace(Outcome.of(run), bytes_up=math.nan, bytes_down=math.nan), run.summary
-    if kind == "pooled":
-        return outcome
-    nothing: dict[str, Any] = dict.fromkeys(OF_A_GLOBAL_MODEL, math.nan)
-    outcome = replace(outcome, **nothing)
-    if kind == "alone":  # what is each client's own is its model too
-        return replace(
-            outcome,
-            final_accuracy=math.nan,
-            client_accuracy=_known(summary, "personal_accuracy"),
-            worst_decile_accuracy=_known(summary, "worst_decile_personal_accuracy"),
-        )
-    return replace(
-        outcome,
-        final_accuracy=_known(summary, "most_frequent_accuracy"),
-        client_accuracy=_known(summary, "most_frequent_client_accuracy"),
-        worst_decile_accuracy=_known(summary, "worst_decile_most_frequent_accuracy"),
-        personal_accuracy=math.nan,
-        seconds=math.nan,
-    )
 
 
 @dataclass(frozen=True)
@@ -143,8 +174,7 @@ class Group:
 
     @cached_property
     def outcomes(self) -> dict[RecordedRun, Outcome]:
-        of = partial(baseline_outcome, self.baseline) if self.baseline else Outcome.of
-        return {run: of(run) for run in self.counted}
+        return {run: Outcome.of(run, self.baseline) for run in self.counted}
 
     @property
     def seeds(self) -> int:
@@ -162,7 +192,7 @@ class Group:
     @property
     def has_personal(self) -> bool:
         """Whether clients have models of their own."""
-        return any(not math.isnan(one.personal_accuracy) for one in self.outcomes.values())
+        return any(run.own_models for run in self.counted)
 
     def spread(self, quantity: str) -> Spread:
         return Spread.of([getattr(outcome, quantity) for outcome in self.outcomes.values()])
@@ -187,9 +217,7 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for programs."""
-        absent = () if self.has_personal else ("personal_accuracy",)
-        names = [name for name in QUANTITIES if name not in absent]
-        spreads = {name: asdict(self.spread(name)) for name in names}
+        spreads = {name: asdict(self.spread(name)) for name in QUANTITIES}
         return {"method": self.label, **spreads, "curve": self.curve}
 
     def _repr_html_(self) -> str:
@@ -243,15 +271,20 @@ def group_runs(runs: Sequence[RecordedRun], over: Collection[str] = ()) -> list[
         name = baseline_words(kind, alike[0]) if kind else str(one.get("method.name"))
         groups.append(Group(_label(name, one, peers), tuple(alike), task, kind))
     groups.sort(key=lambda group: group.baseline != "")
-    return [*groups, *_most_frequent(groups)]
+    return [*groups, *_untrained(groups)]
 
 
-def _most_frequent(groups: Sequence[Group]) -> Iterator[Group]:
-    """The baseline that needs no training, where there are others: of the first method's runs."""
+def _untrained(groups: Sequence[Group]) -> Iterator[Group]:
+    """The baselines that follow from methods' runs, where there are others: a method whose model
+    clients have fine-tuned, and the most frequent class."""
     for task in dict.fromkeys(group.task for group in groups if group.baseline):
-        first = next(group for group in groups if group.task == task)
-        words = baseline_words(MOST_FREQUENT, first.runs[0])
-        yield Group(words, first.runs, task, MOST_FREQUENT)
+        there = [group for group in groups if group.task == task]
+        for group in there:
+            runs = tuple(run for run in group.runs if fine_tuned(run) is not None)
+            if runs and not group.baseline and not group.has_personal:
+                yield Group(f"baseline: {group.method}, fine-tuned", runs, task, FINE_TUNED)
+        words = baseline_words(MOST_FREQUENT, there[0].runs[0])
+        yield Group(words, there[0].runs, task, MOST_FREQUENT)
 
 
 def runs_by_partition(runs: Iterable[RecordedRun]) -> dict[str, list[RecordedRun]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,9 +12,9 @@ from typing import Any, TypeVar
 
 CONFIDENCE = 0.95  # of intervals
 LEVEL = 1 - CONFIDENCE  # a smaller p-value tells two methods apart
-POWER = 0.8  # the chance to find a difference of the size that was seen
-MOST_SEEDS = 100  # nobody trains more
 SAME = 1e-6  # points; smaller differences are rounding
+SMALL = 0.1  # a p-value that is worth a word, though it tells nothing apart
+CLOSE = 2.0  # points; two methods are not close if they may differ by more
 FEWEST_AGREEING = 3  # seeds; two have the same winner by chance every second time
 
 Interval = tuple[float, float]
@@ -83,10 +82,19 @@ class Paired:
         return self.seeds >= FEWEST_AGREEING and self.seeds in (self.wins, self.losses)
 
     @property
+    def leans(self) -> bool:
+        """Is it likely, though not shown, that one is better?"""
+        return self.one_sided and self.p_value is not None and self.p_value < SMALL
+
+    @property
     def bound(self) -> float | None:
         """The two differ by no more than this: the farther end of the interval, which is what two
         one-sided t-tests at 2.5 % show (equivalence, TOST). None without an interval."""
         return None if self.interval is None else max(map(abs, self.interval))
+
+    @property
+    def close(self) -> bool:
+        return self.bound is not None and self.bound <= CLOSE
 
     @property
     def alike(self) -> bool:
@@ -113,41 +121,11 @@ class Paired:
         if self.spread.deviation is None:
             return None
         if self.alike:
-            return 1.0 if self.ties else _sign_test(self.seeds)
+            return 1.0 if self.ties else 2.0 ** (1 - self.seeds)
         from scipy.stats import t
 
         error = self.spread.deviation / math.sqrt(self.seeds)
         return 2 * float(t.sf(abs(self.spread.mean) / error, self.seeds - 1))
-
-    def seeds_needed(self, level: float = LEVEL) -> int | None:
-        """How many seeds would find this difference at this level with a probability of 80 %, if it
-        is the true one and scatters as it did. None: more than MOST_SEEDS, or a single seed, which
-        does not show any scatter."""
-        if self.spread.deviation is None or abs(self.spread.mean) <= SAME:
-            return None
-        if self.alike:
-            counts = (count for count in range(2, MOST_SEEDS + 1) if _sign_test(count) < level)
-            return next(counts, None)
-        return _seeds_for(abs(self.spread.mean) / self.spread.deviation, level)
-
-
-def _sign_test(count: int) -> float:
-    """How likely it is that so many coins all fall on the same side."""
-    return float(2.0 ** (1 - count))
-
-
-def _seeds_for(effect: float, level: float) -> int | None:
-    """How many seeds Student's paired t-test needs; `effect`: the mean in standard deviations."""
-    import numpy as np
-    from scipy.stats import nct, t
-
-    counts: Any = np.arange(2, MOST_SEEDS + 1)
-    critical, shift = t.isf(level / 2, counts - 1), effect * np.sqrt(counts)
-    with warnings.catch_warnings(action="ignore"):
-        power = nct.sf(critical, counts - 1, shift) + nct.cdf(-critical, counts - 1, shift)
-    # Where the shift is too large for the noncentral t, the difference cannot be overlooked.
-    enough = np.where(np.isnan(power), shift > critical, power >= POWER)
-    return int(counts[enough.argmax()]) if enough.any() else None
 
 
 def holm(p_values: Mapping[Name, float]) -> dict[Name, float]:
@@ -183,14 +161,6 @@ class Pair:
         own = self.paired.p_value
         return own is not None and own < LEVEL and not self.told_apart
 
-    @cached_property
-    def seeds_needed(self) -> int | None:
-        """How many tell these two apart among as many; None: above MOST_SEEDS, or unknown."""
-        own = self.paired.p_value
-        if not own or not self.p_value:
-            return self.paired.seeds_needed()
-        return self.paired.seeds_needed(LEVEL * own / self.p_value)
-
     def to_json(self) -> dict[str, Any]:
         paired = self.paired
         return {
@@ -207,7 +177,6 @@ class Pair:
             "wins": paired.wins,
             "ties": paired.ties,
             "losses": paired.losses,
-            "seeds_needed": None if self.told_apart else self.seeds_needed,
         }
 
 

@@ -18,12 +18,14 @@ class Axis:
     """A key of the config that is tried at start * factor ** exponent."""
 
     key: str
-    start: float = 1.0
+    start: float = 1.0  # or a whole number
     factor: float = 10.0
     first: Sequence[int] = (-1, 0, 1)  # the exponents to begin with
 
     def value(self, exponent: float) -> float:
-        return float(f"{self.start * self.factor**exponent:.3g}") if exponent else self.start
+        """A whole number, if the start is one."""
+        found = float(f"{self.start * self.factor**exponent:.3g}") if exponent else self.start
+        return round(found) if isinstance(self.start, int) else found
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class NeighbourSearch:
         known = {point: score for point, score in scores.items() if score is not None}
         if not known or len(known) < len(scores):
             return None
-        best, step = max(known, key=known.__getitem__), 1.0
+        best, step = best_of(known), 1.0
         while True:
             for axis, sign in product(range(len(best)), (-1, 1)):
                 near = _moved(best, axis, best[axis] + sign * step)
@@ -71,7 +73,13 @@ class NeighbourSearch:
             step /= 2
 
     def _new(self, point: Exponents, scores: Collection[Exponents]) -> bool:
-        return point not in scores and self.possible(self.settings(point))
+        settings = self.settings(point)
+        return settings not in map(self.settings, scores) and self.possible(settings)
+
+
+def best_of(scores: Mapping[Exponents, float]) -> Exponents:
+    """The highest score; of several, that of the point which is nearest to the start."""
+    return max(scores, key=lambda point: (scores[point], -sum(map(abs, point))))
 
 
 def edges(best: Exponents, tried: Collection[Exponents]) -> list[int]:

@@ -10,7 +10,15 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
-from dcfl.comparisons.groups import Group, seeds_of
+from dcfl.comparisons.groups import (
+    ABOUT_OWN,
+    Group,
+    Outcome,
+    Yardstick,
+    clients_scored_on,
+    seeds_of,
+    yardstick,
+)
 from dcfl.comparisons.pairs import CONFIDENCE, LEVEL, Name, Pair, Pairs
 from dcfl.runs.folder import RecordedRun
 
@@ -114,11 +122,15 @@ def cost_to_reach(
 ) -> CostToReach | None:
     """What it took until the quantity reached the target in a scored round; None if it never did.
 
-    The moving average, because a single lucky round is not an accuracy reached.
+    The moving average, because a single lucky round is not an accuracy reached; or the clients' own
+    accuracy, which is known after the last round.
     """
-    for index, row in enumerate(run.rounds):
-        value = row[quantity]
-        if row.accuracy is not None and value is not None and value >= target:
+    own = quantity == "own_accuracy"
+    scored = [index for index, row in enumerate(run.rounds) if row.accuracy is not None]
+    for index in scored[-1:] if own else scored:
+        row = run.rounds[index]
+        value = Outcome.of(run).own_accuracy if own else row[quantity]
+        if value is not None and value >= target:
             sent, worked = bytes_so_far(run)[index], client_seconds_so_far(run)[index]
             return CostToReach(row.round, sent, worked, row.virtual_time)
     return None
@@ -151,11 +163,11 @@ class Reached:
 
 @dataclass(frozen=True)
 class Standing:
-    """Groups of recorded runs, compared by EMA. The first method is the reference; baselines are
-    shown beside the methods, and neither compared nor ranked."""
+    """Groups of recorded runs, compared by one accuracy. The first method is the reference;
+    baselines are shown beside the methods, and neither compared nor ranked."""
 
     all_groups: Sequence[Group]
-    by_client: bool = False  # EMA of the mean over clients, each on its own
+    by: str = ""  # of BY; empty: by the models that are used, "clients" where some have their own
     target: float | None = None  # percent; by default what the reference reaches, seed by seed
     all_pairs: bool = False  # compared, and corrected for; else each method with the reference
 
@@ -174,13 +186,20 @@ class Standing:
     def shown(self) -> list[Group]:
         return [*self.groups, *self.baselines]
 
-    @property
-    def accuracy(self) -> str:
-        return "client_accuracy" if self.by_client else "accuracy"
+    @cached_property
+    def yardstick(self) -> Yardstick:
+        return yardstick(self.by, any(group.has_personal for group in self.groups))
 
     @property
     def quantity(self) -> str:
-        return f"ema_{self.accuracy}"
+        return self.yardstick.quantity
+
+    @property
+    def about_own(self) -> str:
+        """What is compared, if it is not the global model."""
+        runs = (run for group in self.groups for run in group.counted)
+        own = self.quantity == "own_accuracy"
+        return ABOUT_OWN.format(clients_scored_on(runs)) if own else ""
 
     @cached_property
     def tasks(self) -> dict[str, list[Group]]:
@@ -214,8 +233,8 @@ class Standing:
         return self.pairs[group.task].between(group.method, reference.method)
 
     def best(self, task: str, quantity: str = "") -> Group | None:
-        """The highest mean, of EMA unless another quantity is named; None before the end of the
-        first round."""
+        """The highest mean, of what is compared unless another quantity is named; None before the
+        end of the first round."""
         means = {
             group.method: group.spread(quantity or self.quantity).mean for group in self.tasks[task]
         }

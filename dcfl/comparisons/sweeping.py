@@ -19,9 +19,10 @@ from dcfl.comparisons.cells import (
     require_free,
     runs_inside,
 )
-from dcfl.comparisons.crew import Guard, MixedCrew, until_it_fails
+from dcfl.comparisons.crew import Guard, train
+from dcfl.comparisons.groups import yardstick
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.space import CHOOSERS, Space, require_possible, split_values
+from dcfl.comparisons.space import CHOOSERS, Space, require_possible, split_values, tables_of
 from dcfl.comparisons.sweep_result import FinalScore, SweepResult
 from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import (
@@ -30,7 +31,7 @@ from dcfl.comparisons.trials import (
     needs_holdout,
     with_images_kept_back,
 )
-from dcfl.config import experiment_from, load_experiment
+from dcfl.config import apply, experiment_from, load_experiment
 from dcfl.data import Dataset, load_dataset
 from dcfl.errors import ConfigError, TooFewClients
 from dcfl.experiment import Experiment
@@ -62,7 +63,7 @@ class SweepPlan:
 
     @property
     def todo(self) -> list[CellFolder[PlainCell]]:
-        return [cell for trial in self.planned for cell in trial.todo]
+        return [cell for trial in self.planned for cell in trial.cells if not cell.ended]
 
     @property
     def chosen_todo(self) -> list[CellFolder[PlainCell]]:
@@ -70,7 +71,9 @@ class SweepPlan:
         same. None where trials are tested as they are."""
         finished = [trial for trial in self.planned if trial.state == "finished"]
         best = max(finished, key=lambda trial: trial.score, default=self.planned[0])
-        return [] if needs_holdout(best.experiment) else self.trials.chosen(best).todo
+        if needs_holdout(best.experiment):
+            return []
+        return [cell for cell in self.trials.chosen(best).cells if not cell.ended]
 
     def check(self) -> None:
         """Refuse settings that do not fit together, and a folder that holds anything else, before
@@ -116,20 +119,13 @@ class SweepPlan:
     def _trained(
         self, trials: Sequence[Trial], parallel: int, show: Show, guard: Guard
     ) -> list[Trial]:
-        """The trials, once what is left of them is trained. One seed that loses its clients ends
-        its trial."""
-        for trial in trials:
-            for cell in trial.cells:
-                cell.check()
-        lost = {trial.number: trial.why for trial in trials if trial.why}
-        trial_of = {cell.name: trial.number for trial in trials for cell in trial.cells}
-        todo = [cell for trial in trials for cell in trial.todo]
-        crew = MixedCrew(todo, parallel, lambda cell: trial_of[cell.name] not in lost)
-        with guard(crew):
-            for news in until_it_fails(crew, show, f"the same command with --out {self.folder}"):
-                if news.state == "failed":
-                    lost[trial_of[news.name]] = news.why
-        return [trial.read_again(lost.get(trial.number, "")) for trial in trials]
+        """The trials, once what is left of them is trained."""
+        cells = [cell for trial in trials for cell in trial.cells]
+        for cell in cells:
+            cell.check()
+        lost = train(cells, parallel, show, guard, f"the same command with --out {self.folder}")
+        whys = ([lost.get(cell.name, "") for cell in trial.cells] for trial in trials)
+        return [trial.read_again(max(why)) for trial, why in zip(trials, whys, strict=True)]
 
 
 def _tested_as_it_is(trial: Trial) -> FinalScore:
@@ -145,7 +141,11 @@ def _tested_as_it_is(trial: Trial) -> FinalScore:
 
 
 def plan_sweep(
-    experiment: Experiment, space: Space, seeds: Sequence[int] = (), reuse: Sequence[Path] = ()
+    experiment: Experiment,
+    space: Space,
+    seeds: Sequence[int] = (),
+    reuse: Sequence[Path] = (),
+    by: str = "",
 ) -> SweepPlan:
     """A sweep in the folder that the config names, or in a new one."""
     require_few(len(seeds), math.prod(len(dimension.values) for dimension in space.dimensions))
@@ -155,7 +155,10 @@ def plan_sweep(
     require_possible(space, held_back)
     given = experiment.output.dir
     folder = Path(given) if given else new_folder(f"{experiment.data.dataset}-sweep")
-    trials = Trials(held_back, seeds or [experiment.federation.seed], folder, Shelf(reuse))
+    points = (apply(held_back, tables_of(point)) for point in space.points)
+    measure = yardstick(by, any(point.own_models for point in points))
+    seeds = seeds or [experiment.federation.seed]
+    trials = Trials(held_back, seeds, folder, Shelf(reuse), measure)
     return SweepPlan(experiment, space, trials)
 
 
@@ -167,12 +170,14 @@ def sweep(
     dataset: Dataset | None = None,
     out: str | Path | None = None,
     parallel: int = 0,
+    by: str = "",
 ) -> SweepResult:
     """Search for good settings, as `dcfl sweep` does, and test the chosen ones once.
 
     Trials are scored on training images that are kept back (`data.holdout`, by default a tenth).
     The point with the highest EMA, on average over the seeds, is then trained on all training
-    images and scored on the test images.
+    images and scored on the test images; where clients have models of their own, the one that is
+    best by these.
 
     Args:
         experiment_or_path: An Experiment, a config file, or nothing: the built-in digits.
@@ -184,6 +189,7 @@ def sweep(
             again; by default a new one in `runs/`.
         parallel: Trials at the same time, each in a process of its own; 0: as many as there are
             cores for; 1: one after the other, in this process.
+        by: What points are judged by, "global" or "clients", as in `compare`.
 
     Returns:
         The trials, the chosen one, its score on the test images, its config file and the page.
@@ -209,7 +215,7 @@ def sweep(
     if dataset is not None:
         folder = Path(experiment.output.dir or new_folder(f"{dataset.name}-sweep"))
         experiment, _ = with_own_data(experiment, dataset, folder)
-    plan = plan_sweep(experiment, space, seeds)
+    plan = plan_sweep(experiment, space, seeds, by=by)
     if dataset is not None:
         dataset.save(plan.folder)
     return plan.carry_out(parallel, shown_in_notebooks([*plan.todo, *plan.chosen_todo]))

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from dcfl.comparisons.cells import CellFolder, PlainCell, Shelf, folder_name, marks
-from dcfl.comparisons.groups import Outcome
+from dcfl.comparisons.groups import BY, Outcome, Yardstick
 from dcfl.comparisons.pairs import Spread
-from dcfl.comparisons.space import Point, tables_of
+from dcfl.comparisons.space import Point, plain, tables_of
 from dcfl.config import apply
 from dcfl.experiment import Experiment
 
@@ -28,12 +28,17 @@ class Trial:
     number: int
     point: Point
     cells: tuple[CellFolder[PlainCell], ...]  # one per seed
+    yardstick: Yardstick = BY["global"]  # by which trials are judged
     lost: str = ""  # why it has lost its clients, just now
 
     @property
     def experiment(self) -> Experiment:
         """The trial's experiment with its first seed."""
         return self.cells[0].cell.experiment
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{key} = {plain(value)}" for key, value in self.point.items())
 
     @cached_property
     def state(self) -> State:
@@ -57,8 +62,11 @@ class Trial:
 
     @property
     def scores(self) -> dict[int, float]:
-        """EMA by seed."""
-        return {seed: outcome.ema_accuracy for seed, outcome in self.outcomes.items()}
+        """What trials are judged by, by seed."""
+        return {
+            seed: getattr(outcome, self.yardstick.quantity)
+            for seed, outcome in self.outcomes.items()
+        }
 
     @property
     def spread(self) -> Spread:
@@ -66,7 +74,7 @@ class Trial:
 
     @property
     def score(self) -> float:
-        """The mean EMA; NaN unless all seeds have finished."""
+        """The mean over seeds; NaN unless all seeds have finished."""
         return self.spread.mean if self.state == "finished" else math.nan
 
     @property
@@ -77,13 +85,9 @@ class Trial:
     def seconds(self) -> float:
         return sum(outcome.seconds for outcome in self.outcomes.values())
 
-    @property
-    def todo(self) -> list[CellFolder[PlainCell]]:
-        return [cell for cell in self.cells if not cell.ended]
-
     def read_again(self, lost: str = "") -> Trial:
         cells = tuple(CellFolder(cell.cell, cell.path) for cell in self.cells)
-        return Trial(self.number, self.point, cells, lost or self.lost)
+        return replace(self, cells=cells, lost=lost or self.lost)
 
 
 def with_images_kept_back(experiment: Experiment) -> Experiment:
@@ -104,15 +108,17 @@ class Trials:
     seeds: Sequence[int]
     folder: Path
     shelf: Shelf
+    yardstick: Yardstick = BY["global"]
 
     def trial(self, number: int, point: Point) -> Trial:
-        return Trial(number, point, self._cells(point, TRIALS, self.experiment))
+        cells = self._cells(point, TRIALS, self.experiment)
+        return Trial(number, point, cells, self.yardstick)
 
     def chosen(self, trial: Trial) -> Trial:
         """The same point trained on all training images, and scored on the test images."""
         on_all = replace(self.experiment, data=replace(self.experiment.data, holdout=0.0))
         cells = self._cells(trial.point, "chosen", on_all)
-        return Trial(trial.number, trial.point, cells)
+        return Trial(trial.number, trial.point, cells, self.yardstick)
 
     def _cells(
         self, point: Point, where: str, experiment: Experiment

@@ -1,7 +1,7 @@
 """What `compare --tune N` does first: N trials of every method, on training images kept back.
 
 All methods have the same number of trials and the same two seeds, which are none of the
-comparison's. The trial with the highest EMA is what a method is compared with, whatever it is.
+comparison's. The trial with the highest score is what a method is compared with, whatever it is.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from dcfl.comparisons.cells import CellFolder, PlainCell, Shelf
-from dcfl.comparisons.crew import Guard, MixedCrew, until_it_fails
-from dcfl.comparisons.searches import Axis, Exponents, NeighbourSearch, edges
+from dcfl.comparisons.crew import Guard, train
+from dcfl.comparisons.groups import Yardstick
+from dcfl.comparisons.searches import Axis, Exponents, NeighbourSearch, best_of, edges
 from dcfl.comparisons.space import Point, plain, short_names, tables_of
 from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import Trial, Trials, with_images_kept_back
@@ -25,13 +26,13 @@ from dcfl.errors import ConfigError
 from dcfl.experiment import Experiment
 from dcfl.methods import Method
 from dcfl.report.document import Section, Table
-from dcfl.report.text import number, plural
+from dcfl.report.text import counted, listed, number, plural
 
 FIRST_SEED, SEEDS = 100, 2  # of trials: few people name such seeds for a comparison
 FEWEST, MOST = 3, 12  # trials: those that all begin with; more are closer than seeds can tell apart
 ABOUT = (
     "Every method had the same number of trials on training images that were kept back, with seeds "
-    "of their own; the test images were not looked at. The settings with the highest EMA are the "
+    "of their own; the test images were not looked at. The settings with the highest {} are the "
     "ones that are compared. At the edge: nothing was tried on one side of the chosen value."
 )
 
@@ -46,10 +47,31 @@ class TunedMethod:
 
     @cached_property
     def best(self) -> Exponents | None:
-        """The highest EMA; None before a trial has finished."""
+        """None before a trial has finished."""
         scores = {point: trial.score for point, trial in self.tried.items()}
         known = {point: score for point, score in scores.items() if not isnan(score)}
-        return max(known, key=known.__getitem__) if known else None
+        return best_of(known) if known else None
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader must know before trusting the choice."""
+        if self.best is None or not self.keys:
+            return []
+        remarks, most = [], len(self.tried)
+        best = self.tried[self.best].score
+        ties = sum(trial.score == best for trial in self.tried.values()) - 1
+        if ties:
+            remarks.append(
+                f"{self.label}: {counted(ties, 'other trial')} scored as high; the values nearest "
+                f"to its own are compared."
+            )
+        if self.at_edge:
+            more = f"; --tune {min(most + 3, MOST)} goes on from here" if most < MOST else ""
+            remarks.append(
+                f"{self.label}: at the edge of what was tried: "
+                f"{listed(short_names(self.at_edge))}. A value beyond it may be better{more}."
+            )
+        return remarks
 
     @property
     def chosen(self) -> Point:
@@ -80,7 +102,7 @@ class TunedMethod:
             "trials": [
                 {
                     "settings": {key: trial.point[key] for key in self.keys},
-                    "ema": trial.scores,
+                    "scores": trial.scores,
                     "why": trial.why,
                 }
                 for trial in self.tried.values()
@@ -134,13 +156,19 @@ class MethodSearch:
 
 
 def method_search(
-    experiment: Experiment, own: Point, trials: int, taken: Collection[int], lr: bool, folder: Path
+    experiment: Experiment,
+    own: Point,
+    trials: int,
+    taken: Collection[int],
+    lr: bool,
+    folder: Path,
+    measure: Yardstick,
 ) -> MethodSearch:
-    """`taken`: the seeds of the comparison."""
+    """`taken`: the seeds of the comparison. `measure`: what trials are judged by."""
     if not FEWEST <= trials <= MOST:
         raise ConfigError(f"--tune {trials}: every method has {FEWEST} to {MOST} trials")
     seeds = list(islice((seed for seed in count(FIRST_SEED) if seed not in taken), SEEDS))
-    makes = Trials(with_images_kept_back(experiment), seeds, folder, Shelf())
+    makes = Trials(with_images_kept_back(experiment), seeds, folder, Shelf(), measure)
     return MethodSearch(experiment, own, list(axes_of(experiment, own, lr)), trials, makes)
 
 
@@ -148,19 +176,22 @@ def axes_of(experiment: Experiment, own: Collection[str], lr: bool) -> Iterator[
     """What is varied: numbers of the method, and the learning rate. The first begins with three
     values, the others with the one that they have."""
     method = experiment.method
-    values = {f"method.{name}": float(getattr(method, name)) for name in knobs(method)}
+    values = {f"method.{name}": getattr(method, name) for name in knobs(method)}
     rate = {"training.lr": experiment.training.lr} if lr else {}
     varied = {key: value for key, value in (values | rate).items() if key not in own}
     for place, (key, value) in enumerate(varied.items()):
-        start = value if value > 0 else 1.0  # of which a factor makes something
+        start = value if value > 0 else type(value)(1)  # of which a factor makes something
         first = (0,) if place else (-1, 0, 1)
-        yield Axis(key, start, 2.0 if key == "training.lr" else 10.0, first)
+        by_two = key == "training.lr" or isinstance(value, int)
+        yield Axis(key, start, 2.0 if by_two else 10.0, first)
 
 
 def knobs(method: Method) -> list[str]:
-    """The fields that a search varies: those that `searched` or `neutral` names, or the first."""
+    """The fields that a search varies: those that `searched` or `neutral` names, or the first, of
+    whole numbers only where there is no other."""
     types = get_type_hints(type(method))
-    numbers = [one.name for one in fields(method) if types[one.name] is float]
+    names = [one.name for one in fields(method)]
+    numbers = [name for kind in (float, int) for name in names if types[name] is kind]
     named = method.searched or method.neutral or ()
     return [name for name in numbers if name in named] or numbers[:1]
 
@@ -172,15 +203,10 @@ def tuned_methods(
     lost: dict[str, str] = {}
     while True:
         tuned = [search.so_far(lost) for search in searches]
-        todo = [cell for one in tuned for cell in one.cells if cell.name not in lost]
-        todo = [cell for cell in todo if not cell.ended]
-        if not todo:
+        cells = [cell for one in tuned for cell in one.cells if cell.name not in lost]
+        if all(cell.ended for cell in cells):
             return tuned
-        crew = MixedCrew(todo, parallel)
-        with guard(crew):
-            for news in until_it_fails(crew, show, again):
-                if news.state == "failed":
-                    lost[news.name] = news.why
+        lost |= train(cells, parallel, show, guard, again)
 
 
 def tuning_section(tuned: Sequence[TunedMethod]) -> Section:
@@ -190,8 +216,18 @@ def tuning_section(tuned: Sequence[TunedMethod]) -> Section:
         for trial in one.tried.values()
         for scores in [(number(trial.score), trial.why or trial.state)]
     ]
-    trials = Table(("method", "settings", "kept back, EMA %", "state"), rows, "All trials")
-    return Section("How settings were chosen", [ABOUT], [tuning_table(tuned), trials])
+    columns = ("method", "settings", f"kept back, {_measure(tuned)} %", "state")
+    trials = Table(columns, rows, "All trials")
+    remarks = [remark for one in tuned for remark in one.remarks]
+    return Section(
+        "How settings were chosen",
+        [ABOUT.format(_measure(tuned)), *remarks],
+        [tuning_table(tuned), trials],
+    )
+
+
+def _measure(tuned: Sequence[TunedMethod]) -> str:
+    return next((t.yardstick.name for one in tuned for t in one.tried.values()), "EMA")
 
 
 def tuning_table(tuned: Sequence[TunedMethod]) -> Table:
@@ -209,5 +245,6 @@ def tuning_table(tuned: Sequence[TunedMethod]) -> Table:
                 ", ".join(short_names(one.at_edge)) or "–",
             )
         )
-    columns = ("method", "trials", "chosen", "kept back, EMA %", "at the edge")
+    kept_back = f"kept back, {_measure(tuned)} %"
+    columns = ("method", "trials", "chosen", kept_back, "at the edge")
     return Table(columns, rows, f"{plural(SEEDS, 'seed')} for each trial")

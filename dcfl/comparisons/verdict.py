@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from dcfl.comparisons.groups import Group
-from dcfl.comparisons.pairs import MOST_SEEDS, Pair, Pairs
+from dcfl.comparisons.pairs import Pair, Pairs
 from dcfl.comparisons.standing import Standing
 from dcfl.report.text import counted, interval, listed, number, p_in_words, plural, signed
 
@@ -17,9 +17,13 @@ MANY_METHODS = 12  # or settings, as of a sweep; differences of more are counted
 
 
 def verdict(standing: Standing) -> list[str]:
-    """The sentences about differences, and what their p-values are corrected for."""
+    """The sentences about differences, what their p-values are corrected for, and of which
+    accuracy they are, if it is none of the global model's."""
     most = max(standing.pairs.values(), key=lambda pairs: pairs.tested)
-    return [*pair_sentences(standing), *([about_correction(most)] if most.tested > 1 else [])]
+    sentences = pair_sentences(standing)
+    if most.tested > 1:
+        sentences.append(about_correction(most))
+    return [*sentences, *([standing.about_own] if sentences and standing.about_own else [])]
 
 
 def pair_sentences(standing: Standing) -> list[str]:
@@ -58,26 +62,43 @@ def _told(standing: Standing, groups: Sequence[Group]) -> list[Pair]:
 
 def sentence(pair: Pair) -> str:
     """Who is above whom and how sure that is; if nobody is, how far apart they can be at most."""
-    return f"{pair.method} {_difference(pair)}.{_more_seeds(pair)}"
+    return f"{pair.method} {_difference(pair)}."
 
 
 def _difference(pair: Pair) -> str:
     """What comes after the method's name."""
-    paired, mean = pair.paired, pair.paired.spread.mean
-    if paired.ties == paired.seeds:
+    paired, mean, kind = pair.paired, pair.paired.spread.mean, _kind(pair)
+    if kind == LEVEL_WITH:
         return f"has the accuracy of {pair.other} in {_all_seeds(paired.seeds)} they share"
-    above = f"{'above' if mean > 0 else 'below'} {pair.other}"
+    side = f"{'above' if mean > 0 else 'below'} {pair.other}"
     points = f"{number(abs(mean))} points"
     if paired.seeds == 1:
-        return f"is {points} {above} in one seed, which says nothing about chance"
+        return f"is {points} {side} in one seed, which says nothing about chance"
     if pair.told_apart or pair.corrected_away:
-        return f"is {points} {above} ({evidence(pair)})"
-    if paired.one_sided or paired.bound is None:
+        return f"is {points} {side} ({evidence(pair)})"
+    if kind != WITHIN and (paired.one_sided or paired.interval is None):
         seeds = _all_seeds(paired.seeds)
-        but = ", but seeds differ too much to be sure" if paired.bound else ""
-        return f"is {above} in {seeds}, by {points} on average{but} ({evidence(pair)})"
-    bound = f"{number(paired.bound)} points of {pair.other}"
-    return f"is within {bound} ({signed(mean)}, {evidence(pair)})"
+        but = ", but seeds differ too much to be sure" if paired.interval else ""
+        return f"is {side} in {seeds}, by {points} on average{but} ({evidence(pair)})"
+    told = "cannot be told from"
+    if kind == WITHIN:
+        told = f"is within {number(paired.bound or 0.0)} points of"
+    return f"{told} {pair.other} ({signed(mean)}, {evidence(pair)})"
+
+
+LEVEL_WITH, WITHIN = "level with", "within {} points of"
+
+
+def _kind(pair: Pair) -> str:
+    """How a method stands to the other, where many are summed up."""
+    side = "above" if pair.paired.spread.mean > 0 else "below"
+    if pair.told_apart:
+        return side
+    if pair.paired.ties == pair.paired.seeds:
+        return LEVEL_WITH
+    if pair.corrected_away or pair.paired.leans:
+        return f"probably {side}"
+    return WITHIN if pair.paired.close else "not told from"
 
 
 def evidence(pair: Pair) -> str:
@@ -93,16 +114,6 @@ def evidence(pair: Pair) -> str:
 
 def _all_seeds(count: int) -> str:
     return {1: "the one seed", 2: "both seeds"}.get(count, f"all {counted(count, 'seed')}")
-
-
-def _more_seeds(pair: Pair) -> str:
-    """How many it takes to tell these two apart; nothing where they are, or nobody can say."""
-    paired = pair.paired
-    if pair.told_apart or paired.seeds == 1 or paired.ties == paired.seeds:
-        return ""
-    if pair.seeds_needed is None:
-        return f" More than {MOST_SEEDS} seeds would be needed to tell these apart."
-    return f" About {counted(pair.seeds_needed, 'seed')} would tell these apart."
 
 
 def headline(standing: Standing) -> str:
@@ -123,12 +134,18 @@ def headline(standing: Standing) -> str:
     return " ".join(f"{task}: {text}" if task else text for task, text in told)
 
 
+def accuracy_words(standing: Standing) -> str:
+    own = standing.quantity == "own_accuracy"
+    return "mean accuracy of clients, each on its own" if own else "EMA accuracy"
+
+
 def _over_many(standing: Standing) -> str:
     """How often each method is the best, and how often that is more than chance."""
     if not (leading := [best.method for task in standing.tasks if (best := standing.best(task))]):
         return NO_ROUND
     wins = [f"{method}'s in {counted(won)}" for method, won in Counter(leading).most_common()]
-    text = f"Of {counted(len(leading), 'data set')}, splits or settings, the highest EMA accuracy"
+    of = f"Of {counted(len(leading), 'data set')}, splits or settings, the highest"
+    text = f"{of} {accuracy_words(standing)}"
     compared = [pairs.pairs for pairs in standing.pairs.values() if pairs.pairs]
     apart = sum(any(pair.told_apart for pair in pairs) for pairs in compared)
     told = f"; methods can be told apart in {counted(apart) if apart else 'none'}" * bool(compared)
@@ -140,14 +157,15 @@ def _headline(standing: Standing, task: str) -> str:
     if best is None:
         return NO_ROUND
     if len(groups) == 1:
-        return _alone(best, standing.accuracy)
-    highest = f"{best.method} has the highest EMA accuracy, {number(standing.mean(best))} %"
+        return _alone(best, standing)
+    name = accuracy_words(standing)
+    highest = f"{best.method} has the highest {name}, {number(standing.mean(best))} %"
     gain = standing.gain(best)
     others = [pair for group in groups if group is not best and (pair := standing.gain(group))]
     if gain is None:
         rest = _summed_up(others) if best is groups[0] else ""
         return f"{highest}. {rest}".strip()
-    return f"{highest}. It {_difference(gain)}.{_more_seeds(gain)} {_summed_up(others)}".strip()
+    return f"{highest}. It {_difference(gain)}. {_summed_up(others)}".strip()
 
 
 def _summed_up(pairs: Sequence[Pair]) -> str:
@@ -165,31 +183,18 @@ def _summed_up(pairs: Sequence[Pair]) -> str:
     return f"{'; '.join(parts)}." if parts else ""
 
 
-def _kind(pair: Pair) -> str:
-    side = "above" if pair.paired.spread.mean > 0 else "below"
-    if pair.told_apart:
-        return side
-    if pair.paired.ties == pair.paired.seeds:
-        return "level with"
-    if pair.corrected_away or pair.paired.one_sided:
-        return f"probably {side}"
-    return "not told from" if pair.paired.bound is None else "within {} points of"
-
-
-def _alone(group: Group, accuracy: str) -> str:
+def _alone(group: Group, standing: Standing) -> str:
     over = f", on average over {plural(group.seeds, 'seed')}" if group.seeds > 1 else ""
-    last = "final_accuracy" if accuracy == "accuracy" else accuracy
-    final, highest, average = (
-        number(group.spread(kind).mean) for kind in (last, f"max_{accuracy}", f"ema_{accuracy}")
+    own, final, highest, average = (
+        number(group.spread(f"{kind}_accuracy").mean) for kind in ("own", "final", "max", "ema")
     )
+    if standing.quantity == "own_accuracy":
+        whose = " with models of their own" if group.has_personal else ""
+        return (
+            f"{group.method} ends with {own} % on average over clients, each on its own{whose}"
+            f"{over}; the global model has {final} %."
+        )
     return (
         f"{group.method} ends with a model of {final} %{over}; at best it had {highest} % (MAX), "
-        f"as a moving average {average} % (EMA).{_personal(group)}"
+        f"as a moving average {average} % (EMA)."
     )
-
-
-def _personal(group: Group) -> str:
-    if not group.has_personal:
-        return ""
-    accuracy = number(group.spread("personal_accuracy").mean)
-    return f" That is the global model: the clients’ own reached {accuracy} % on average."

@@ -86,7 +86,7 @@ def _text(value: Any) -> str:
 def _runs(results: Results) -> Iterator[list[Any]]:
     """A row of RUN_COLUMNS for each run."""
     for cell, run in results.finished:
-        outcome = Outcome.of(run)
+        outcome, last = Outcome.of(run), run.rounds[-1]
         yield [
             cell.name,
             cell.block,
@@ -96,11 +96,11 @@ def _runs(results: Results) -> Iterator[list[Any]]:
             outcome.max_accuracy,
             outcome.ema_accuracy,
             outcome.final_accuracy,
-            outcome.max_client_accuracy,
-            outcome.ema_client_accuracy,
+            last.max_client_accuracy,
+            last.ema_client_accuracy,
             *(ema_at(run, share) for share in (0.25, 0.5, 0.75)),
             fluctuation(run),
-            run.rounds[-1].train_loss,
+            last.train_loss,
             outcome.rounds,
             outcome.bytes_up / 1e6,
             outcome.bytes_down / 1e6,

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from dcfl.comparisons.cells import CellFolder
-from dcfl.comparisons.groups import Group, Outcome, setting
+from dcfl.comparisons.groups import Group, setting
 from dcfl.comparisons.pairs import LEVEL, Pair, Paired, Pairs, Spread
 from dcfl.config import Tables
 from dcfl.paper.recipe import REFERENCE, Recipe, RecipeCell
@@ -121,12 +121,9 @@ class ResultRow:
     runs: dict[int, RecordedRun]  # by seed
     paper: Mapping[str, float]  # empty if it has no such row
 
-    @cached_property
-    def outcomes(self) -> dict[int, Outcome]:
-        return {seed: Outcome.of(run) for seed, run in self.runs.items()}
-
     def values(self, metric: Metric) -> dict[int, float]:
-        return {seed: getattr(out, f"{metric}_accuracy") for seed, out in self.outcomes.items()}
+        last = {seed: run.rounds[-1][f"{metric}_accuracy"] for seed, run in self.runs.items()}
+        return {seed: math.nan if value is None else value for seed, value in last.items()}
 
     def spread(self, metric: Metric) -> Spread:
         return Spread.of(list(self.values(metric).values()))

@@ -22,6 +22,7 @@ def write_report(
     target: float | None = None,
     figures: Path | None = None,
     all_pairs: bool = False,
+    by: str = "",
     more: Sequence[Section] = (),
     over: Sequence[str] = (),
 ) -> Path:
@@ -29,9 +30,9 @@ def write_report(
 
     The order of the folders is the order on the page; differences are taken against the first
     method unless `all_pairs` are asked for, and so is the accuracy whose cost is shown, unless
-    there is a `target`. `over`: settings over which methods are drawn as curves. Without `out`
-    it is report.html, inside the folder if there is only one. The folder `figures` gets its charts
-    as SVG and PDF, for print. `more` stands first.
+    there is a `target`. `by`: what methods are compared by. `over`: settings over which methods are
+    drawn as curves. Without `out` it is report.html, inside the folder if there is only one. The
+    folder `figures` gets its charts as SVG and PDF, for print. `more` stands first.
     """
     from dcfl.report.document import write_page  # here, because `find_runs` needs no pages
     from dcfl.report.run_page import page_of
@@ -41,7 +42,7 @@ def write_report(
         out = folders[0] / "report.html" if len(folders) == 1 else Path("report.html")
     if out.name in FILES and out.parent.resolve() in {run.folder.resolve() for run in runs}:
         raise RunFolderError(f"{out} belongs to the run: give the page another name")
-    page = page_of(runs, target, more, all_pairs=all_pairs, over=over)
+    page = page_of(runs, target, more, all_pairs=all_pairs, over=over, by=by)
     return write_page(page, out, figures)
 
 

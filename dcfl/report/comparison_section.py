@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dcfl.comparisons.pairs import MOST_SEEDS, Pair, Pairs
+from dcfl.comparisons.pairs import Pair, Pairs
 from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS, about_correction, pair_sentences
 from dcfl.report import charts
@@ -29,19 +29,22 @@ from dcfl.report.text import (
 ABOUT_PAIRS = (
     "Points, seed by seed, with 95 % intervals by Student's t, which takes the differences for "
     "normally distributed. p: how likely so large a difference is by chance, by the paired "
-    "t-test. Within: a larger difference is ruled out, by the interval. Seeds needed: to find such "
-    "a difference four times out of five."
+    "t-test. Within: a larger difference is ruled out, by the interval."
 )
 ABOUT_COSTS = (
-    "Up to the first scored round whose moving average (EMA) reaches the accuracy: one that was "
-    "chosen, or the one that the first method ends with in the same seed. Means over the seeds "
-    "that reach it. Client-seconds are what clients have trained, all together."
+    "Up to {} reaches the accuracy: one that was chosen, or the one that the first method ends "
+    "with in the same seed. Means over the seeds that reach it. Client-seconds are what clients "
+    "have trained, all together."
 )
+UP_TO = {
+    "ema_accuracy": "the first scored round whose moving average (EMA)",
+    "own_accuracy": "the last round, of runs whose clients’ own accuracy",
+}
 ABOUT_VIRTUAL = (
     " Virtual seconds are those of the clock's devices, and not of the machine that simulated them."
 )
 ABOUT_RANKS = (
-    "In each data set and split the best method has rank 1, by its mean EMA. Bars are as long as "
+    "In each data set and split the best method has rank 1, by its mean {}. Bars are as long as "
     "Nemenyi's critical difference at 5 %: methods whose bars overlap are not distinguishable, and "
     "no two are unless Friedman's test finds a difference."
 )
@@ -51,15 +54,19 @@ def comparison_sections(standing: Standing, drawn: bool = True) -> Iterator[Sect
     """Ranks over several data sets, how sure the differences are (`drawn`: also as pictures), what
     an accuracy costs."""
     if standing.ranking is not None:
-        yield ranking_section(standing.ranking)
+        yield ranking_section(standing.ranking, standing.yardstick.name)
     compared = {task: pairs for task, pairs in standing.pairs.items() if pairs.pairs}
     if compared:
         tables = [
-            pairs_table(pairs, task)
+            pairs_table(pairs, task, standing.yardstick.name)
             for task, pairs in compared.items()
             if len(standing.tasks[task]) <= MANY_METHODS
         ]
-        pictures = [differences_picture(pairs, task) for task, pairs in compared.items() if drawn]
+        pictures = [
+            differences_picture(pairs, task, standing.yardstick.name)
+            for task, pairs in compared.items()
+            if drawn
+        ]
         yield Section(
             "Differences, seed by seed", pair_sentences(standing), _noted_once(tables), pictures
         )
@@ -73,25 +80,32 @@ def _noted_once(tables: Sequence[Table]) -> list[Table]:
     return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]
 
 
-def pairs_table(pairs: Pairs, title: str = "") -> Table:
-    """A row per pair."""
+def pairs_table(pairs: Pairs, title: str = "", accuracy: str = "EMA") -> Table:
+    """A row per pair. `accuracy`: which is compared."""
     corrected = pairs.tested > 1
     p_values = ["p", *(["p, corrected"] if corrected else [])]
-    columns = ["Methods", "EMA difference", "95 % (t)", *p_values, "w/t/l", "within"]
+    columns = [
+        "Methods",
+        f"{accuracy} difference",
+        "95 % (t)",
+        *p_values,
+        "w/t/l",
+        "within",
+    ]
     rows = [_pair_row(pair, corrected) for pair in pairs.pairs]
     correction = about_correction(pairs) if corrected else ""
     note = " ".join(filter(None, (ABOUT_PAIRS, correction)))
-    return Table([*columns, "seeds needed"], rows, title, note)
+    return Table(columns, rows, title, note)
 
 
-def differences_picture(pairs: Pairs, task: str) -> Picture:
+def differences_picture(pairs: Pairs, task: str, accuracy: str = "EMA") -> Picture:
     """A dot per difference, with its interval."""
     known = sorted(pairs.pairs, key=lambda pair: pair.paired.spread.mean)
     names = [pair.method if pairs.reference else _minus(pair) for pair in known]
     means = [pair.paired.spread.mean for pair in known]
     ends = [pair.paired.interval or (math.nan, math.nan) for pair in known]
     what = f"difference to {pairs.reference}" if pairs.reference else "difference"
-    up = {"label": f"{what} (points of EMA)", "zero": True}
+    up = {"label": f"{what} (points of {accuracy})", "zero": True}
     return Picture(
         task or "The differences with their intervals",
         "Differences with 95 % intervals: "
@@ -116,23 +130,20 @@ def _pair_row(pair: Pair, corrected: bool) -> list[str]:
         *([p_cell(pair.p_value)] if corrected else []),
         wins_ties_losses(paired),
         "–" if paired.bound is None else number(paired.bound),
-        _needed(pair),
     ]
-
-
-def _needed(pair: Pair) -> str:
-    if pair.told_apart or pair.p_value is None or pair.paired.ties == pair.paired.seeds:
-        return "–"
-    return f"> {MOST_SEEDS}" if pair.seeds_needed is None else str(pair.seeds_needed)
 
 
 def costs_table(standing: Standing, task: str) -> Table:
     groups = standing.tasks[task]
     reached = {group.method: standing.reached(group) for group in groups}
     means = {method: costs.mean for method, costs in reached.items()}
-    known = [cost for cost in means.values() if cost]
-    unit = data_unit(max((cost.bytes for cost in known), default=0.0))
-    timed = any(cost.virtual_seconds is not None for cost in known)
+    unit = data_unit(max((cost.bytes for cost in means.values() if cost), default=0.0))
+    timed = any(
+        run.rounds[-1].virtual_time is not None
+        for one in groups
+        for run in one.counted
+        if run.rounds
+    )
     rows = []
     for method, cost in means.items():
         cells = ["–"] * (3 + timed)
@@ -147,7 +158,7 @@ def costs_table(standing: Standing, task: str) -> Table:
         rows.append([method, *cells, of])
     virtual = ["virtual seconds"] if timed else []
     columns = ("Method", "rounds", unit.name, "client-seconds", *virtual, "seeds that reach it")
-    note = ABOUT_COSTS + (ABOUT_VIRTUAL if timed else "")
+    note = ABOUT_COSTS.format(UP_TO[standing.quantity]) + (ABOUT_VIRTUAL if timed else "")
     return Table(columns, rows, _target(standing, task), note)
 
 
@@ -156,11 +167,11 @@ def _target(standing: Standing, task: str) -> str:
     accuracy = f"{number(standing.target_of(task))} %"
     if standing.target is None:
         average = " on average" if reference.seeds > 1 else ""
-        accuracy = f"{reference.method}'s EMA, {accuracy}{average}"
+        accuracy = f"{reference.method}'s {standing.yardstick.name}, {accuracy}{average}"
     return f"{task}: to reach {accuracy}" if task else f"To reach {accuracy}"
 
 
-def ranking_section(ranking: Ranking) -> Section:
+def ranking_section(ranking: Ranking, accuracy: str = "EMA") -> Section:
     names, ranks = list(ranking.mean_ranks), np.array([*ranking.mean_ranks.values()])
     half = ranking.critical_difference / 2
     ends = {"low": ranks.min() - half - 0.2, "high": ranks.max() + half + 0.2}
@@ -175,7 +186,7 @@ def ranking_section(ranking: Ranking) -> Section:
     picture = Picture(
         "Mean ranks",
         f"Mean ranks and their critical difference: {', '.join(map(' '.join, rows))}",
-        ABOUT_RANKS,
+        ABOUT_RANKS.format(accuracy),
         charts.dots_over("mean rank", names, values, up),
     )
     table = Table(["Method", "mean rank"], rows)
@@ -213,7 +224,7 @@ def _plain(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-LATEX_COLUMNS = ("method", "seeds", "MAX", "EMA", "gain", "interval", "p", "w/t/l", "worst")
+LATEX_COLUMNS = ("gain", "interval", "p", "w/t/l", "worst")
 ABOUT_MARKS = (
     "% Bold: the highest mean of the column. Dagger: not distinguishable from it at 5 %, by the "
     "paired t-test over seeds with Holm's correction.\n"
@@ -230,10 +241,14 @@ def latex_text(standing: Standing) -> str:
 def _marked_table(standing: Standing, task: str) -> Table:
     groups = standing.tasks[task]
     baselines = [one for one in standing.baselines if one.task == task]
-    table = methods_table(standing, [*groups, *baselines], LATEX_COLUMNS)
+    marked = {"MAX": "max_accuracy", "EMA": "ema_accuracy"}
+    if standing.quantity == "own_accuracy":
+        marked = {"own final": standing.quantity}
+    columns = ["method", "seeds", *marked, *LATEX_COLUMNS]
+    table = methods_table(standing, [*groups, *baselines], columns)
     rows, bold = [list(row) for row in table.rows], set()
-    for name, quantity in (("MAX", f"max_{standing.accuracy}"), ("EMA", standing.quantity)):
-        column = LATEX_COLUMNS.index(name)
+    for name, quantity in marked.items():
+        column = columns.index(name)
         best, ties = standing.best(task, quantity), standing.ties(task, quantity)
         for at, group in enumerate(groups):
             if group is best and len(groups) > 1:

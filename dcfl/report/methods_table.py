@@ -19,7 +19,7 @@ def methods_table(
     standing: Standing, groups: Sequence[Group], names: Sequence[str], short: bool = False
 ) -> Table:
     """A row per group, with the columns of these names. `short`: for a terminal or a notebook.
-    Differences are to the first group's EMA, seed by seed."""
+    Differences are to the first group, seed by seed."""
 
     def spread(quantity: str) -> ShowCell:
         return lambda group: text.with_deviation(group.spread(quantity))
@@ -47,14 +47,17 @@ def methods_table(
         return max((mean for mean in means if not math.isnan(mean)), default=0.0)
 
     unit, slowest = text.data_unit(largest("bytes_up", "bytes_down")), largest("seconds")
-    comma, personal = ("", "personal") if short else (",", "Personal models,")
-    against = f"{'vs' if short else 'EMA against'} {groups[0].method}"
+    comma = "" if short else ","
+    measure = standing.yardstick.name
+    against = (
+        f"{'vs' if short else f'{measure[0].upper()}{measure[1:]} against'} {groups[0].method}"
+    )
     columns: dict[str, tuple[str, ShowCell]] = {
         "method": ("Method", lambda group: group.method),
         "label": ("method" if short else "Method", lambda group: group.label),
         "seeds": ("seeds" if short else "Seeds", lambda group: str(group.seeds)),
-        "MAX": (f"MAX{comma} %", spread(f"max_{standing.accuracy}")),
-        "EMA": (f"EMA{comma} %", spread(standing.quantity)),
+        "MAX": (f"MAX{comma} %", spread("max_accuracy")),
+        "EMA": (f"EMA{comma} %", spread("ema_accuracy")),
         "gain": (against, gain(gained)),
         "gain and interval": (
             against,
@@ -64,12 +67,9 @@ def methods_table(
         "p": ("p", gain(lambda pair: text.p_cell(pair.p_value))),
         "w/t/l": ("w/t/l", gain(lambda pair: text.wins_ties_losses(pair.paired))),
         "final": ("final %" if short else "Final, %", spread("final_accuracy")),
-        "own MAX": ("Clients’ own MAX, %", spread("max_client_accuracy")),
-        "own EMA": ("Clients’ own EMA, %", spread("ema_client_accuracy")),
-        "own final": ("own %" if short else "Clients’ own final, %", spread("client_accuracy")),
+        "own final": ("clients’ own %" if short else "Clients’ own, %", spread("own_accuracy")),
         "worst": (f"{worst_clients(groups).capitalize()}, %", spread("worst_decile_accuracy")),
         "worst mean": ("worst %", mean(1, 1, "worst_decile_accuracy")),
-        "personal": (f"{personal} %", spread("personal_accuracy")),
         "up": (f"Sent up, {unit.name}", mean(2, unit.bytes, "bytes_up")),
         "down": (f"Sent down, {unit.name}", mean(2, unit.bytes, "bytes_down")),
         "sent": ("MB", mean(0, 1e6, "bytes_up", "bytes_down")),

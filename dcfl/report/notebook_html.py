@@ -36,11 +36,13 @@ def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: 
     return _html(title, Table.of([known]), [*notes, str(folder)])
 
 
-def groups_html(groups: Sequence[Group], folder: Path | None = None) -> str:
+def groups_html(groups: Sequence[Group], folder: Path | None = None, by: str = "") -> str:
     """A row per method."""
+    standing = Standing(groups, by)
     final = ["final", "own final"] if any(group.baseline for group in groups) else []
     names = ["label", "seeds", "MAX", "EMA", *(["gain"] if len(groups) > 1 else []), *final]
-    standing = Standing(groups)
+    if standing.about_own:
+        names = ["label", "seeds", "own final", *(["gain"] if len(groups) > 1 else []), "final"]
     table = methods_table(standing, standing.shown, names, short=True)
     rows = [
         [*row, _curve(group.curve)] for row, group in zip(table.rows, standing.shown, strict=True)

@@ -25,11 +25,12 @@ class CurvePoint(NamedTuple):
 
 def over_section(standing: Standing, keys: Sequence[str]) -> Section:
     """A line per method over the values of the first setting, a panel per value of the second."""
+    accuracy = standing.yardstick.name
     about = "A point is the mean over seeds, its bar the 95 % interval (Student’s t)."
     own = f"{about} Seeds share splits: whether methods differ is seen in their differences."
-    pictures = [_picture(standing, keys, "EMA (%)", own, _own)]
+    pictures = [_picture(standing, keys, f"{accuracy} (%)", own, _own)]
     if len(_methods(standing)) > 1:
-        label = f"EMA against {standing.groups[0].method} (points)"
+        label = f"{accuracy} against {standing.groups[0].method} (points)"
         more = f"{about} Differences are taken seed by seed; a bar that reaches 0 may be chance."
         pictures.append(_picture(standing, keys, label, more, _gain))
     return Section(
@@ -128,5 +129,6 @@ def _table(standing: Standing, keys: Sequence[str]) -> Table:
             group.method: text.with_deviation(group.spread(standing.quantity)) for group in groups
         }
         rows.append([", ".join(map(plain, point)), *(shown.get(name, "–") for name in methods)])
-    note = "EMA in percent; with several seeds, the mean ± the sample standard deviation."
+    name = standing.yardstick.name
+    note = f"{name} in percent; with several seeds, the mean ± the sample standard deviation."
     return Table([", ".join(keys), *methods], rows, note=note)

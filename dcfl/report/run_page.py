@@ -77,10 +77,11 @@ def page_of(
     troubles: Sequence[str] = (),
     all_pairs: bool = False,
     over: Sequence[str] = (),
+    by: str = "",
 ) -> Page:
     names = names_of(runs)
     headings = names if len(runs) > 1 else dict.fromkeys(runs, "")
-    standing = Standing(group_runs(runs, over), target=target, all_pairs=all_pairs)
+    standing = Standing(group_runs(runs, over), by, target, all_pairs)
     groups = standing.groups
     of_methods = [run for run in runs if any(run in group.runs for group in groups)]
     begun = any(run.rounds for run in runs)
@@ -112,12 +113,12 @@ def _result_section(
     standing: Standing, runs: Sequence[RecordedRun], pictures: Sequence[Picture]
 ) -> Section:
     groups, shown = standing.groups, standing.shown
-    personal = ["personal"] * any(group.has_personal for group in groups)
-    names = ["MAX", "EMA", "gain and interval", "final"]
+    names = ["MAX", "EMA", "gain and interval", "final", "own final", "worst"]
+    if standing.about_own:
+        names = ["own final", "gain and interval", "worst"]
     if len(groups) == 1:  # the model that is there, before the best that there was
-        names = ["final", "MAX", "EMA"]
-    own = ["own MAX", "own EMA", "own final", "worst", *personal]
-    table = methods_table(standing, shown, ["label", "seeds", *names, *own, "up", "down", "time"])
+        names = ["final", "MAX", "EMA", "own final", "worst"]
+    table = methods_table(standing, shown, ["label", "seeds", *names, "up", "down", "time"])
     rows = [
         [
             f"{label} (unfinished)" if group.unfinished else label,
@@ -125,30 +126,28 @@ def _result_section(
         ]
         for group, (label, *cells) in zip(shown, table.rows, strict=True)
     ]
-    note = Markup(" ").join(_about_results(standing, runs, bool(personal)))
+    note = Markup(" ").join(_about_results(standing, runs))
     return Section("Result", tables=[replace(table, rows=rows, note=note)], pictures=pictures)
 
 
-def _about_results(
-    standing: Standing, runs: Sequence[RecordedRun], personal: bool
-) -> Iterator[Markup]:
+def _about_results(standing: Standing, runs: Sequence[RecordedRun]) -> Iterator[Markup]:
     groups, images, kinds = standing.groups, scored_on(runs), clients_scored_on(runs)
-    own = f"is the accuracy of each client on {kinds}, averaged over all clients"
+    own = f"is the accuracy of clients after the last round, each on {kinds}"
     if OWN_MIX in kinds:
         own += f" (the {images}, weighted as its classes are in its training images)"
-    yield Markup(
-        f"<b>MAX</b> is the best {text.on_images('accuracy', images)} of any round that was "
-        "scored. <b>EMA</b> is its exponential moving average (the past keeps 0.9 with each round "
-        "that goes by): steadier than a single round, and below the curve while that still climbs. "
-        f"<b>Final</b> is the accuracy after the last round. <b>Clients’ own</b> {own}; the "
-        f"<b>{worst_clients(groups)}</b> of them fares like that after the last round."
-    )
-    if personal:
+    own += ", averaged over all clients"
+    if any(group.has_personal for group in groups):
+        own += "; where clients have models of their own, of these, over those that have trained"
+    if not standing.about_own or len(groups) == 1:
         yield Markup(
-            f"<b>Personal models</b> are the clients’ own after the last round, each on {kinds}, "
-            "averaged over the clients that have trained; the other numbers are of the global "
-            "model. With <code>federation.personal</code> its personal part is the initial one."
+            f"<b>MAX</b> is the best {text.on_images('accuracy', images)} of any round that was "
+            "scored. <b>EMA</b> is its exponential moving average (the past keeps 0.9 with each "
+            "round that goes by): steadier than a single round, and below the curve while that "
+            "still climbs. <b>Final</b> is the accuracy after the last round."
         )
+    yield Markup(
+        f"<b>Clients’ own</b> {own}; the <b>{worst_clients(groups)}</b> of them fares like that."
+    )
     if standing.baselines:
         yield Markup(ABOUT_BASELINES)
     if any(group.seeds > 1 for group in groups):
@@ -164,7 +163,8 @@ def _about_results(
 ABOUT_BASELINES = (
     "<b>Baselines</b> are neither compared nor ranked. They have made as many passes over the "
     "images as the methods, to whole rounds: each client alone, with every number on what is its "
-    "own, or one model on all images together. The most frequent class is that of all training "
+    "own, or one model on all images together. Fine-tuned: every client has trained the last model "
+    "further, on its own images. The most frequent class is that of all training "
     "images; for the clients’ own numbers, that of each client."
 )
 
@@ -177,8 +177,9 @@ def _accuracy_picture(groups: Sequence[Group]) -> Picture:
     )
     images = scored_on(run for group in groups for run in group.runs)
     ring = " A ring marks MAX." if len(groups) == 1 else ""
+    personal = any(group.has_personal for group in groups)
     return Picture(
-        "Accuracy over rounds",
+        "Accuracy of the global model over rounds" if personal else "Accuracy over rounds",
         f"Line chart of {text.on_images('accuracy', images)} over {_rounds(groups)}. {finals}.",
         f"Thin: the share of {images} that the global model gets right after each round. "
         f"Bold: its moving average, EMA.{_band(groups)}{ring}{chart_note(groups)}",

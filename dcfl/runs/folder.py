@@ -272,12 +272,13 @@ class RecordedRun:
         tables = config.merge(self.config, {"output": {"dir": str(self.folder.resolve())}})
         return config.experiment_from(None, tables)
 
-    @property
+    @cached_property
     def own_models(self) -> bool:
-        """Whether its clients end with models of their own; no, if its method is not known here."""
+        """Whether its clients end with models of their own; the summary knows it of a method that
+        is not known here."""
         with suppress(ConfigError):
             return self.experiment.own_models
-        return False
+        return bool(self.summary and self.summary.personal_models)
 
     @property
     def holdout(self) -> float:

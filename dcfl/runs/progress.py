@@ -168,6 +168,8 @@ class Progress:
         if news.state == "finished":
             outcome = news.outcome
             text = f"MAX {outcome.max_accuracy:.2f}  EMA {outcome.ema_accuracy:.2f}"
+            if news.cell_folder.cell.experiment.own_models:
+                text = f"clients' own {outcome.own_accuracy:.2f}"
             text += f"  {self._left()} left"
         line = f"[{self.ended}/{self.cells}] {printable(name)}  {news.state}  {text}".rstrip()
         self._say(line + "\n")

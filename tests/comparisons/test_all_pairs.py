@@ -53,13 +53,11 @@ def test_pairs_without_a_common_seed_are_left_out_and_single_ones_are_not_tested
 @given(
     st.lists(st.lists(points, min_size=3, max_size=3), min_size=2, max_size=5),
 )
-def test_a_pair_is_told_apart_or_needs_more_seeds(scores: list[list[float]]) -> None:
+def test_correction_makes_no_p_value_smaller(scores: list[list[float]]) -> None:
     named = {str(index): dict(enumerate(values)) for index, values in enumerate(scores)}
     for pair in Pairs.of(named).pairs:
         assert pair.p_value is not None
         assert pair.p_value >= (pair.paired.p_value or 0)
-        if not pair.told_apart:
-            assert pair.seeds_needed is None or pair.seeds_needed > 3
         assert pair.to_json()["told_apart"] == (pair.p_value < 0.05)
 
 

@@ -27,7 +27,12 @@ TINY = {
     "federation.rounds": 4,
     "training.epochs": 1,
 }
-NAMES = ["each client alone", "all data in one place", "the most frequent class"]
+NAMES = [
+    "each client alone",
+    "all data in one place",
+    "fedavg, fine-tuned",
+    "the most frequent class",
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +48,15 @@ def test_baselines_are_rows_of_their_own_that_are_not_compared(compared: Compari
     found = compared.standing.to_json()
     assert [row["method"] for row in found["methods"]] == ["fedavg", "fedprox"]
     assert [pair["method"] for pair in found["pairs"]] == ["fedprox"]
-    assert [row["baseline"] for row in found["baselines"]] == ["alone", "pooled", "most frequent"]
+    assert [row["baseline"] for row in found["baselines"]] == [
+        "alone",
+        "pooled",
+        "fine-tuned",
+        "most frequent",
+    ]
     page = compared.report.read_text("utf-8")
     assert all(f"baseline: {one}" in page for one in NAMES)
-    assert csv_text(compared.standing).count("baseline: ") == 3
+    assert csv_text(compared.standing).count("baseline: ") == 4
 
 
 def test_a_later_report_of_the_folder_has_them_too(compared: Comparison, tmp_path: Path) -> None:
@@ -56,19 +66,19 @@ def test_a_later_report_of_the_folder_has_them_too(compared: Comparison, tmp_pat
 
 def test_the_folder_is_continued_with_and_without_them(compared: Comparison) -> None:
     again = dcfl.compare(methods=["fedavg"], out=compared.folder, parallel=1, **TINY)
-    assert len(again.baselines) == 3
+    assert len(again.baselines) == 4
     more = {**TINY, "federation.rounds": 5}
     with pytest.raises(dcfl.errors.RunFolderError, match=r"federation\.rounds was 4"):
         dcfl.compare(methods=["moon"], out=compared.folder, **more)
 
 
 def test_alone_has_the_clients_own_numbers_and_no_others(compared: Comparison) -> None:
-    alone, pooled, constant = compared.baselines
+    alone, pooled, _, constant = compared.baselines
     (run,) = alone.runs
     own = [row.personal_accuracy for row in run.personal]
     assert None not in own
     assert len(own) == 4
-    assert alone.spread("client_accuracy").mean == pytest.approx(sum(map(float, own)) / 4)  # type: ignore[arg-type]
+    assert alone.spread("own_accuracy").mean == pytest.approx(sum(map(float, own)) / 4)  # type: ignore[arg-type]
     assert alone.spread("worst_decile_accuracy").mean == pytest.approx(min(map(float, own)))  # type: ignore[arg-type]
     for missing in ("max_accuracy", "ema_accuracy", "final_accuracy", "bytes_up"):
         assert alone.spread(missing).mean != alone.spread(missing).mean
@@ -80,11 +90,11 @@ def test_the_most_frequent_class_by_hand(compared: Comparison) -> None:
     run = compared.groups[0].runs[0]
     counts, labels = torch.from_numpy(run.partition_counts), run.test_images.labels
     share = float((labels == counts.sum(dim=0).argmax()).double().mean())
-    constant = compared.baselines[2]
+    constant = compared.baselines[-1]
     assert constant.spread("final_accuracy").mean == pytest.approx(100 * share)
     mixes = counts.double() / counts.sum(dim=1, keepdim=True)
     own = 100 * mixes.max(dim=1).values  # all classes are among the test images
-    assert constant.spread("client_accuracy").mean == pytest.approx(float(own.mean()))
+    assert constant.spread("own_accuracy").mean == pytest.approx(float(own.mean()))
     assert constant.spread("worst_decile_accuracy").mean == pytest.approx(float(own.min()))
 
 
@@ -147,7 +157,7 @@ def test_sites_are_judged_on_their_own_pictures(tmp_path: Path) -> None:
     }
     out = tmp_path / "runs"
     compared = dcfl.compare(methods=["fedavg"], out=out, parallel=1, baselines=True, **settings)
-    alone, pooled, constant = compared.baselines
+    alone, pooled, _, constant = compared.baselines
     assert alone.label == "baseline: each site alone"
     (run,) = alone.runs
     assert all(row.on_sites[row.client] == row.personal_accuracy for row in run.personal)
@@ -158,7 +168,7 @@ def test_sites_are_judged_on_their_own_pictures(tmp_path: Path) -> None:
     sizes = prepare(load_experiment(None, **settings)).data.dataset.cell_sizes.double()
     answers = torch.from_numpy(run.partition_counts).argmax(dim=1)
     own = 100 * sizes[range(3), answers] / sizes.sum(dim=1)
-    assert constant.spread("client_accuracy").mean == pytest.approx(float(own.mean()))
+    assert constant.spread("own_accuracy").mean == pytest.approx(float(own.mean()))
     with pytest.raises(ConfigError, match=r"data\.clients = 1: the data comes as 3 sites"):
         dcfl.run(**settings, **{"data.clients": 1})
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 import dcfl
-from dcfl.comparisons.comparison import Comparison, plan_comparison
-from dcfl.comparisons.crew import MixedCrew
+from dcfl.comparisons.comparison import Comparison, ComparisonPlan, plan_comparison
+from dcfl.comparisons.crew import Crew
 from dcfl.comparisons.trainer import News, can_travel, files_to_send, register_sent
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
@@ -146,19 +147,25 @@ def test_another_experiment_in_the_folder_is_refused(compared: Comparison, tmp_p
     assert not (compared.folder / "moon-seed0").exists()
 
 
-def stopping(crew: MixedCrew, name: str) -> Callable[[News], None]:
+def stopped_in(planned: ComparisonPlan, name: str) -> None:
+    """Carry it out, until this run has had a round."""
+    crews: list[Crew] = []
+
+    def guard(crew: Crew) -> AbstractContextManager[None]:
+        crews.append(crew)
+        return nullcontext()
+
     def show(news: News) -> None:
         if (news.name, news.round) == (name, 1):
-            crew.stop()
+            crews[0].stop()
 
-    return show
+    planned.carry_out(1, show, guard)
 
 
 def test_stopped_it_goes_on(compared: Comparison, tmp_path: Path) -> None:
     planned = plan_comparison(tiny(tmp_path), ["fedavg", "fedprox"], ())
-    crew = MixedCrew(planned.todo, 1)
     with pytest.raises(Interrupted, match=f"--out {tmp_path} continues"):
-        planned.train(crew, stopping(crew, "fedprox-seed0"))
+        stopped_in(planned, "fedprox-seed0")
     assert not RecordedRun.open(tmp_path / "fedprox-seed0").finished
     again = dcfl.compare(tiny(tmp_path), methods=["fedavg", "fedprox"], parallel=1)
     assert weights(again) == weights(compared)
@@ -199,9 +206,8 @@ def test_objects_that_cannot_travel_train_here(tmp_path: Path) -> None:
 
 def test_an_own_method_goes_on_too(tmp_path: Path) -> None:
     planned = plan_comparison(tiny(tmp_path), [Mine()], ())
-    crew = MixedCrew(planned.todo)
     with pytest.raises(Interrupted):
-        planned.train(crew, stopping(crew, "mine-seed0"))
+        stopped_in(planned, "mine-seed0")
     found = dcfl.compare(tiny(tmp_path), methods=[Mine()])
     assert weights(found)
 

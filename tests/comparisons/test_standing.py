@@ -13,6 +13,8 @@ from dcfl.comparisons.standing import (
     comparable_means,
     cost_to_reach,
 )
+from dcfl.comparisons.verdict import headline, verdict
+from dcfl.errors import ConfigError
 from dcfl.runs.folder import RecordedRun
 from tests.report.folders import write_run
 
@@ -67,15 +69,54 @@ def test_the_default_target_is_what_the_first_method_reaches_in_the_same_seed(
     assert chosen.reached(first).count == 0
 
 
-def test_on_the_clients_by_client(tmp_path: Path) -> None:
+def test_by_what_the_global_model_is_worth_to_clients(tmp_path: Path) -> None:
     runs = two_methods(tmp_path)
-    changed = {1: {"client_accuracy": 90.0, "ema_client_accuracy": 90.0}}
+    changed = {1: {"client_accuracy": 90.0}}
     runs.append(write_run(tmp_path / "c", [10.0], method="c", row_changes=changed))
     _, _, third = groups = group_runs(runs)
-    gain = Standing(groups, by_client=True).gain(third)
+    gain = Standing(groups, by="clients").gain(third)
     assert gain is not None
-    assert gain.paired.differences == pytest.approx((40.0,))  # EMA 51 less one point
-    assert Standing(groups, by_client=True, target=80.0).reached(third).count == 1
+    assert gain.paired.differences == pytest.approx((31.0,))  # 60 less one point
+    assert Standing(groups, by="clients", target=80.0).reached(third).count == 1
+    with pytest.raises(ConfigError, match="--by client: global or clients"):
+        _ = Standing(groups, by="client").quantity
+
+
+PERSONAL = {
+    "personal_accuracy": 85.0,
+    "worst_decile_personal_accuracy": 70.0,
+    "personal_models": 4,
+}
+
+
+def test_personal_models_are_judged_by_what_clients_have_of_them(tmp_path: Path) -> None:
+    """Not by the global model, which nobody uses."""
+    runs = [
+        write_run(tmp_path / "fedavg", [50.0, 72.0]),
+        write_run(tmp_path / "fedbn", [20.0, 30.0], method="fedbn", scores=PERSONAL),
+    ]
+    common, personal = groups = group_runs(runs)
+    standing = Standing(groups)
+    assert standing.to_json()["compared_by"] == "own_accuracy"
+    assert standing.best("") is personal
+    gain = standing.gain(personal)
+    assert gain is not None
+    assert gain.paired.spread.mean == pytest.approx(14.0)  # 85 to 71, of the clients
+    assert personal.spread("worst_decile_accuracy").mean == 70.0
+    assert [standing.reached(one).count for one in groups] == [1, 1]
+    assert [one.count for one in map(Standing(groups, target=80.0).reached, groups)] == [0, 1]
+    assert "fedbn has the highest mean accuracy of clients, each on its own, 85.00 %" in headline(
+        standing
+    )
+    assert "Clients’ own accuracy is taken after the last round" in verdict(standing)[-1]
+    assert Standing(groups, by="global").best("") is common
+
+
+def test_personal_runs_that_are_not_finished_have_no_number_yet(tmp_path: Path) -> None:
+    (group,) = group_runs([write_run(tmp_path / "run", method="ditto", finished=False)])
+    assert group.has_personal
+    assert group.spread("own_accuracy").mean != group.spread("own_accuracy").mean
+    assert headline(Standing([group])) == "No round has ended yet."
 
 
 def several_tasks(folder: Path) -> list[RecordedRun]:

@@ -80,7 +80,7 @@ def test_the_files_say_what_was_found(swept: SweepResult) -> None:
     page = swept.report.read_text()
     for words in ("kept-back images", "Scores", "method.mu", "The chosen setting"):
         assert words in page
-    assert page.count("data-chart=") == 2
+    assert page.count("data-chart=") == 1
 
 
 @pytest.mark.usefixtures("nothing_trains")
@@ -180,7 +180,6 @@ def test_a_point_that_diverges_is_a_result(tmp_path: Path) -> None:
     assert [trial.state for trial in result.trials] == ["failed", "finished"]
     assert result.chosen.point == {"training.lr": 0.1}
     assert "no longer finite" in result.trials[0].why
-    assert not (tmp_path / "trials" / "fedprox-lr1e+30-seed1").exists()  # one is enough
     assert "failed" in result.report.read_text()
     with pytest.raises(TooFewClients, match="no trial finished"):
         tiny_sweep(tmp_path / "all", ["training.lr=1e30,1e31"], training=wild).carry_out(1)

@@ -11,6 +11,7 @@ import pytest
 
 import dcfl
 from dcfl.comparisons.comparison import Comparison, ComparisonPlan, plan_comparison
+from dcfl.comparisons.searches import best_of
 from dcfl.comparisons.tuning import axes_of, knobs
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
@@ -43,12 +44,12 @@ class Mine(dcfl.Method):
 
 def test_each_method_has_numbers_to_vary() -> None:
     found = {name: knobs(method()) for name, method in METHODS.items()}
-    none = {"fedavg", "fedma", "fedbabu"}
-    none |= {"fedbn", "fedper", "fedrep", "lg-fedavg", "fedrod", "ifca"}  # of the personal ones
+    none = {"fedavg", "fedbabu", "fedbn", "fedper", "lg-fedavg", "fedrod"}
     assert {name for name, names in found.items() if not names} == none
     assert found["fedsol"] == ["rho"]
     assert found["dcfl-pw"] == ["mu"]
     assert found["feddc"] == ["alpha"]
+    assert found["ifca"] == ["clusters"]  # a whole number
     assert found["feddisco"] == ["a", "b"]
     assert knobs(Mine()) == ["strength"]
 
@@ -115,6 +116,50 @@ def test_a_grid_grows_and_the_best_is_compared_whatever_it_is(tmp_path: Path) ->
     assert plan.expected[1][0].experiment.method == METHODS["fedprox"](mu=1.0)  # type: ignore[call-arg]
 
 
+def test_whole_numbers_are_searched_in_whole_numbers(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "ifca(training.lr=0.05)", by="global")
+    pretended(plan, lambda experiment: 50.0 - abs(getattr(experiment.method, "clusters", 0) - 4))
+    (tuned,) = (search.so_far() for search in plan.searches)
+    assert [trial.point["method.clusters"] for trial in tuned.tried.values()] == [1, 2, 4, 8]
+    assert tuned.chosen == {"method.clusters": 4}
+    assert tuned.at_edge == tuned.remarks == []
+
+
+def test_of_tied_trials_the_one_nearest_to_the_methods_own_value_is_compared(
+    tmp_path: Path,
+) -> None:
+    plan = planned(tmp_path, "fedprox(training.lr=0.05)")
+    pretended(plan, lambda experiment: 50.0)
+    (tuned,) = (search.so_far() for search in plan.searches)
+    assert tuned.chosen == {"method.mu": 0.01}
+    (remark,) = tuned.remarks
+    assert remark.startswith("fedprox(training.lr=0.05): three other trials scored as high")
+
+
+def test_a_winner_at_the_edge_is_told_how_to_go_on(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "fedprox(training.lr=0.05)")
+    pretended(plan, more_is_better)
+    (remark,) = plan.searches[0].so_far().remarks
+    assert "at the edge of what was tried: mu. A value beyond it may be better" in remark
+    assert "--tune 7 goes on from here" in remark
+
+
+def test_personal_methods_are_tuned_by_their_own_models(tmp_path: Path) -> None:
+    """The global model of Ditto is FedAvg's, whatever mu is."""
+    plan = planned(tmp_path, "ditto(training.lr=0.05)", "fedprox(training.lr=0.05)")
+    for search in plan.searches:
+        while left := [cell for cell in search.so_far().cells if not cell.ended]:
+            for cell in left:
+                own = 50 + getattr(cell.experiment.method, "mu", 0.0)
+                pretend(cell, [60.0], scores={"personal_accuracy": own, "personal_models": 4})
+    ditto, prox = (search.so_far() for search in plan.searches)
+    values = [trial.point["method.mu"] for trial in ditto.tried.values()]
+    assert ditto.chosen == {"method.mu": max(values)}
+    assert {trial.yardstick.name for trial in prox.tried.values()} == {"clients’ own accuracy"}
+    asked = planned(tmp_path / "other", "ditto", by="global")
+    assert asked.searches[0].makes.yardstick.name == "EMA"
+
+
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     out = tmp_path_factory.mktemp("tuned") / "cmp"
@@ -126,8 +171,7 @@ def test_winners_are_what_is_compared(compared: Comparison) -> None:
     assert [one.label for one in compared.tuned] == ["fedavg", "fedprox", "mine"]
     for one, group in zip(compared.tuned, compared.groups, strict=True):
         assert len(one.tried) == 3
-        scores = [trial.score for trial in one.tried.values()]
-        best = list(one.tried.values())[scores.index(max(scores))]
+        best = one.tried[best_of({point: trial.score for point, trial in one.tried.items()})]
         (run,) = group.runs
         used = {key: run.config[key.split(".")[0]][key.split(".")[1]] for key in one.keys}
         assert one.chosen == used == {key: best.point[key] for key in one.keys}

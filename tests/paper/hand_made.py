@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,12 @@ def cell_folders_in(out: Path, cells: Sequence[RecipeCell]) -> list[CellFolder[R
 
 
 def pretend(
-    cell_folder: CellFolder[Any], accuracies: Sequence[float], finished: bool = True
+    cell_folder: CellFolder[Any],
+    accuracies: Sequence[float],
+    finished: bool = True,
+    scores: Mapping[str, Any] | None = None,
 ) -> None:
     """A run folder as the cell's run would leave it behind, with these accuracies."""
     method = cell_folder.cell.experiment.method.name
-    write_run(cell_folder.path, accuracies, method=method, finished=finished)
+    write_run(cell_folder.path, accuracies, method=method, finished=finished, scores=scores)
     (cell_folder.path / "config.toml").write_text(as_recorded(cell_folder.experiment))

@@ -32,6 +32,7 @@ def write_run(
     clients: Sequence[Mapping[str, Any]] = (),
     row_changes: Mapping[int, Mapping[str, Any]] | None = None,  # by round
     recalls: Sequence[Mapping[str, Any]] = (),
+    scores: Mapping[str, Any] | None = None,  # more of the summary
 ) -> RecordedRun:
     folder.mkdir(parents=True)
     counts = some_counts(4, len(class_names)) if counts is None else counts
@@ -75,6 +76,7 @@ def write_run(
             "seconds": sum(row["seconds"] for row in rows),
             "weights_sha256": WEIGHTS_SHA256,
             **({"recalls": list(recalls)} if recalls else {}),
+            **(scores or {}),
         }
         (folder / "summary.json").write_text(json.dumps(summary))
     return RecordedRun.open(folder)

@@ -285,14 +285,6 @@ def test_the_page_of_a_sweep(browser: Any, tmp_path: Path) -> None:
         heat = opened.figure("Accuracy over training.lr and method.mu").locator("canvas")
         said = opened.hover(heat, across=65 / heat.bounding_box()["width"], down=0.1)
         assert said == "method.mu 0.5, training.lr 0.1\naccuracy, %\n30.00"
-        curves = opened.figure("Accuracy over rounds")
-        best, worst = (
-            curves.get_by_role("button", name=name, exact=True)
-            for name in ("13: lr = 0.2, mu = 6", "0: lr = 0.1, mu = 0.5")
-        )
-        assert [one.get_attribute("aria-pressed") for one in (best, worst)] == ["true", "false"]
-        worst.click()
-        assert "30.00" in opened.hover(curves.locator(".u-over").first)
         assert opened.page.evaluate("document.documentElement.scrollWidth") == width
         assert opened.said == []
         opened.page.context.close()

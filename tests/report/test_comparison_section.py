@@ -10,6 +10,7 @@ from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS
 from dcfl.report.comparison_section import (
     comparison_sections,
+    costs_table,
     csv_text,
     latex_text,
     ranking_section,
@@ -50,7 +51,7 @@ def test_all_pairs_and_costs(compared: Standing) -> None:
         "dcfl-pw − fedavg",
         "a_b & 100% − fedavg",
     ]
-    assert pairs.rows[0][3:] == ["0.205", "0.410", "2/0/0", "15.71", "5"]
+    assert pairs.rows[0][3:] == ["0.205", "0.410", "2/0/0", "15.71"]
     (picture,) = differences.pictures
     assert picture.chart is not None
     (dots,) = picture.chart["panels"][0]["series"]
@@ -130,3 +131,17 @@ def test_ranks_have_bars_as_long_as_the_critical_difference() -> None:
     assert dots["y"] == [1, 2, 3, 4, 5, 6, 7]
     lengths = [high - low for low, high in zip(dots["low"], dots["high"], strict=True)]
     assert lengths == pytest.approx([2.85] * 7, abs=0.01)  # 2.948 sqrt(7 * 8 / 60)
+
+
+def test_virtual_seconds_have_their_column_though_nobody_reaches_the_target(
+    tmp_path: Path,
+) -> None:
+    timed = {1: {"virtual_time": 7.0}}
+    runs = [
+        write_run(tmp_path / method, [50.0], method=method, row_changes=timed)
+        for method in ("fedavg", "moon")
+    ]
+    for target, cell in ((40.0, "7.0"), (90.0, "–")):
+        table = costs_table(Standing(group_runs(runs), target=target), "")
+        assert table.columns[4] == "virtual seconds"
+        assert [row[4] for row in table.rows] == [cell, cell]

@@ -202,7 +202,7 @@ def test_a_row_per_client_has_both_accuracies(alone: Run, tmp_path: Path) -> Non
     assert "2 clients never trained." in page
     for value in known.values():
         assert f"{value:.2f}" in page
-    assert "the clients’ own reached" in page
+    assert "on average over clients, each on its own with models of their own" in page
     card = run_card(summary, RecordedRun.open(run.folder).rounds, "here", run.folder)
     first, second = card.splitlines()[:2]
     assert f"the clients' own models {summary.personal_accuracy:.2f} % on average, each on" in first

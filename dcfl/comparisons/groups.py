@@ -14,7 +14,6 @@ from dcfl.comparisons.pairs import Spread
 from dcfl.comparisons.space import plain
 from dcfl.data.settings import images_scored
 from dcfl.errors import ConfigError
-from dcfl.methods import METHODS
 from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import (

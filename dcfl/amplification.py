@@ -12,7 +12,6 @@ and by the chance that it was not there. There are two ways of drawing:
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from math import sqrt
 from typing import Any, NamedTuple
 
@@ -40,10 +39,10 @@ class Drawn(NamedTuple):
         events = dp_accounting()
         with_noise = events.GaussianDpEvent
         if self.sampling.poisson:
-            coins = dp_accounting("pld").PLDAccountant(value_discretization_interval=INTERVAL)
+            coins = events.pld.PLDAccountant(value_discretization_interval=INTERVAL)
             one = events.PoissonSampledDpEvent(self.participation, with_noise(noise))
             return float(coins.compose(one, self.rounds).get_epsilon(delta))
-        fixed = dp_accounting("rdp").RdpAccountant(ORDERS, events.NeighboringRelation.REPLACE_ONE)
+        fixed = events.rdp.RdpAccountant(ORDERS, events.NeighboringRelation.REPLACE_ONE)
         clients = self.sampling.clients(self.clients)
         cohort = min(cohort_size(self.clients, self.participation), clients)
         # Of a cohort that is everybody this is the Gaussian itself.
@@ -51,13 +50,17 @@ class Drawn(NamedTuple):
         return float(fixed.compose(one, self.rounds).get_epsilon(delta))
 
 
-def dp_accounting(module: str = "") -> Any:
+def dp_accounting() -> Any:
+    """The package with the parts that are used here."""
     try:
-        return import_module(f"dp_accounting.{module}".rstrip("."))
+        import dp_accounting
+        import dp_accounting.pld
+        import dp_accounting.rdp
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"privacy.noise: dp-accounting works out what it is worth: {install_command('privacy')}"
         ) from error
+    return dp_accounting
 
 
 def least_noise(

@@ -588,7 +588,7 @@ def _deltas(scale: float) -> Callable[[float], float]:
     """Delta by epsilon of a Gaussian mechanism, from dp-accounting."""
     if scale == 0:
         return lambda epsilon: 0.0
-    losses = dp_accounting("pld.privacy_loss_mechanism")
+    losses = dp_accounting().pld.privacy_loss_mechanism
     loss = losses.GaussianPrivacyLoss(1 / scale)
     return lambda epsilon: float(loss.get_delta_for_epsilon(epsilon))
 

@@ -4,7 +4,6 @@ images are stored, whoever scores them and whatever suits the device."""
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -167,17 +166,17 @@ def test_other_models_are_judged_in_stored_order(norm: str) -> None:
 
 
 def test_clients_are_scored_beside_each_other(tmp_path: Path) -> None:
-    """Each has few classes: alone, its batches would be normalised by those."""
-    options: dict[str, Any] = {
-        "data.alpha": 0.05,
-        "data.clients": 8,
-        "federation.rounds": 4,
-        "model.width": 8,
-    }
-    run = dcfl.run(model={"norm": "batch-nostats"}, out=tmp_path / "run", **options)
-    found = evaluation_of(run.folder, clients=True).clients
-    digits = load_dataset(DataSettings())
-    with pytest.warns(UserWarning, match="trained on"):
-        whole = dcfl.evaluate(run.folder, replace(digits, test=digits.train)).accuracy
-    together = sum(one.accuracy * one.images for one in found) / sum(one.images for one in found)
-    assert together == pytest.approx(whole, abs=1)  # 2.5 less where each is scored alone
+    """Each has two classes: alone, its batches would be normalised by those."""
+    digits = load_dataset(DataSettings()).train
+    sites = [f"site{int(label) // 2}" for label in digits.labels]
+    data = dcfl.Dataset.of(digits.pixels, digits.labels, sites=sites, test=0.3)
+    model = {"norm": "batch-nostats", "width": 8}
+    run = dcfl.run(dataset=data, model=model, federation={"rounds": 4}, out=tmp_path / "run")
+    record = evaluation_of(run.folder, clients=True)
+    together = sum(one.accuracy * one.images for one in record.clients) / len(data.test)
+    assert together == pytest.approx(record.scores.accuracy, abs=1e-9)
+    alone = [
+        dcfl.evaluate(run.folder, replace(data, test=data.test.of(site))).accuracy
+        for site in range(5)
+    ]
+    assert abs(sum(alone) / 5 - together) > 1

@@ -24,12 +24,12 @@ def peak(monkeypatch: pytest.MonkeyPatch, folder: Path, workers: int, clients: i
     """Tensors as large as an upload, when the last reply of the last round arrives."""
     admit, seen = Server._admit, [0]
 
-    def counted(self: Server, reply: Any, broadcast: Broadcast, received: Broadcast) -> Any:
+    def counted(self: Server, reply: Any, broadcast: Broadcast, *more: Any) -> Any:
         if reply.client == clients - 1 and broadcast.round == 2:
             gc.collect()
             tensors = (o for o in gc.get_objects() if issubclass(type(o), Tensor))
             seen[0] = sum(tensor.numel() == KERNEL for tensor in tensors)
-        return admit(self, reply, broadcast, received)
+        return admit(self, reply, broadcast, *more)
 
     with monkeypatch.context() as patch:
         patch.setattr(Server, "_admit", counted)

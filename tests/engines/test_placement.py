@@ -296,10 +296,10 @@ def test_a_run_says_what_was_picked_and_why(
 ) -> None:
     monkeypatch.setattr(placement, "available_cores", lambda: 2)
     run = trained(tmp_path / "auto", METHODS["fedavg"](), "auto", rounds=1)
-    assert run.workers == "2 worker processes (2 cores, 1 thread each)"
+    assert run.prepared.workers == "2 worker processes (2 cores, 1 thread each)"
     assert run.experiment.engine.workers == "auto"  # the config may go to another machine
     environment = json.loads((run.folder / "environment.json").read_text())
     assert (environment["workers"], environment["device"]) == (2, "cpu")
     assert environment["workers_because"] == "2 cores, 1 thread each"
     one = made_ready(tmp_path / "one", METHODS["fedavg"](), 1)
-    assert one.workers == "clients train in this process (as asked for)"
+    assert one.prepared.workers == "clients train in this process (as asked for)"

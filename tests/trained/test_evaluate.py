@@ -375,7 +375,7 @@ def test_fine_tuning_needs_the_clients_images(digits: Path, tmp_path: Path) -> N
 def test_a_clients_own_model_is_evaluated_and_exported(tmp_path: Path, cli: Call) -> None:
     settings = {**SHORT, "federation.personal": ["classifier"], "federation.participation": 1.0}
     folder = dcfl.run(method="fedavg", out=tmp_path / "run", **settings).folder
-    assert "Personal" in (folder / "report.html").read_text()
+    assert "models of their own" in (folder / "report.html").read_text()
     code, printed, _ = cli("evaluate", folder, "--client", 2)
     assert code == 0
     assert "client 2's own model on 355 test images" in printed

@@ -17,6 +17,7 @@ trained_on.digests   hashes of the pictures that the model has seen
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from pydantic import TypeAdapter
 from dcfl import config
 from dcfl.data.datasets import SAVED
 from dcfl.data.identical import TRAINED_ON
-from dcfl.errors import ConfigError, RunFolderError, RunMissing
+from dcfl.errors import ConfigError, RunFolderError, RunMissing, SettingsWarning
 from dcfl.evaluation import OWN_IMAGES, OWN_MIX
 from dcfl.experiment import Experiment
 from dcfl.models.own_models import OWN_MODELS
@@ -276,7 +277,9 @@ class RecordedRun:
     def own_models(self) -> bool:
         """Whether its clients end with models of their own; the summary knows it of a method that
         is not known here."""
-        with suppress(ConfigError):
+        # Who trained it was told what its settings mean.
+        quiet = warnings.catch_warnings(action="ignore", category=SettingsWarning)
+        with suppress(ConfigError), quiet:
             return self.experiment.own_models
         return bool(self.summary and self.summary.personal_models)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 from collections.abc import Iterator
@@ -10,12 +11,16 @@ from pathlib import Path
 from typing import IO, Any
 from weakref import WeakSet
 
-from filelock import lock_descriptor
+from filelock import FileLock, SoftFileLock, lock_descriptor
 
 from dcfl.errors import RunLocked, StorageError
 from dcfl.system.storage import open_to_append, require_no_way_out, storage
 
 LOCK = ".lock"
+# filelock's own choice where Python has no locks of the kernel (WebAssembly). There is no second
+# process to lock out there either.
+_NO_KERNEL_LOCKS = FileLock is SoftFileLock
+
 _HELD: WeakSet[IO[bytes]] = WeakSet()
 
 
@@ -43,7 +48,13 @@ def try_lock(file: IO[Any]) -> bool:
 
     On a descriptor and not on a path: nothing but `open_to_append` decides what is opened.
     """
-    if taken := lock_descriptor(file.fileno(), blocking=False):
+    try:
+        taken = lock_descriptor(file.fileno(), blocking=False)
+    except OSError as error:
+        if not (_NO_KERNEL_LOCKS and error.errno == errno.ENOSYS):
+            raise
+        taken = True
+    if taken:
         _HELD.add(file)
     return taken
 

@@ -55,12 +55,14 @@ def evaluation_section(
     runs: Sequence[RecordedRun], headings: Mapping[RecordedRun, str]
 ) -> Section | None:
     """None if no run has been evaluated."""
-    found = [
-        (_title(record, headings[run]), record)
+    # Of a comparison's record and the user's own of the same model and images, the latter.
+    records = {
+        (run, record.file_name): record
         for run in runs
         for record in read_evaluations(run.folder)
         if _is_of_present_model(record, run)
-    ]
+    }
+    found = [(_title(one, headings[run]), one) for (run, _), one in records.items()]
     if not found:
         return None
     tables = [Table(COLUMNS, [_row(*one) for one in found], note=NOTE)]

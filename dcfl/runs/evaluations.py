@@ -24,6 +24,7 @@ from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Text
 from dcfl.system.storage import read_whole, strict_json, write_whole
 
 STEM = "evaluation"
+BASELINE = f"{STEM}-fine-tuned.json"  # what a comparison has found, whatever else is evaluated
 WEIGHTING = "sites are weighted so that none counts more than the median one"
 MOST_CLASSES = 10_000
 ENOUGH_CLIENTS = 10  # a tenth of fewer would be no client
@@ -289,8 +290,8 @@ def _about_withholding(names: Sequence[str], words: Sequence[str]) -> str:
     return f"without {', '.join([*names[:MOST_SITES], *more])}, which {verb} {', '.join(words)}"
 
 
-def write_evaluation(folder: Path, record: EvaluationRecord) -> Path:
-    path = folder / record.file_name
+def write_evaluation(folder: Path, record: EvaluationRecord, name: str = "") -> Path:
+    path = folder / (name or record.file_name)
     write_whole(path, strict_json(record.to_json()) + "\n")
     return path
 

@@ -99,13 +99,13 @@ def test_what_clients_make_of_a_model_is_a_baseline(compared: Comparison) -> Non
     ]
     tuned = compared.baselines[labels.index("baseline: fedavg, fine-tuned")]
     for run in tuned.runs:
-        record = json.loads((run.folder / "evaluation.json").read_text())
+        record = json.loads((run.folder / "evaluation-fine-tuned.json").read_text())
         assert record["fine_tuned"] == 5
         mean = record["clients"]["fine_tuned"]["mean"]
         assert tuned.outcomes[run].own_accuracy == pytest.approx(mean)
     assert tuned.spread("own_accuracy").mean > own(compared, "fedavg")
     assert tuned.spread("final_accuracy").mean != tuned.spread("final_accuracy").mean
-    written = [path.stat().st_mtime_ns for path in compared.folder.glob("*/evaluation.json")]
+    written = [path.stat().st_mtime_ns for path in compared.folder.glob("*/evaluation-*.json")]
     assert len(written) == 4
 
 

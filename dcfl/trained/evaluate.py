@@ -362,7 +362,7 @@ def fine_tuned_accuracies(
     data: FederatedData,
     epochs: int,
     clients: Sequence[int],
-    parts: Sequence[str] = (),
+    parts: Sequence[str],
 ) -> list[float]:
     """Percent, as `client_accuracies` has them. Each of these clients begins with this model, and
     trains it with plain cross-entropy and the run's [training], as in the round after the last: all

@@ -19,7 +19,7 @@ from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.model_file import Which, load_model
+from dcfl.runs.model_file import load_model
 
 
 def data_settings(run: RecordedRun) -> DataSettings:
@@ -82,7 +82,7 @@ class Subject:
 
     run: RecordedRun
     experiment: Experiment
-    model: FeatureModel  # as it was at the end or at its best, in evaluation mode
+    model: FeatureModel  # as it was at the end, in evaluation mode
     dataset: Dataset  # with the run's own augmentation; on the model's device
 
     @property
@@ -97,10 +97,10 @@ class Subject:
         return ("features", "projection") if side else ("features",)
 
 
-def open_subject(run: RecordedRun, which: Which = "last") -> Subject:
+def open_subject(run: RecordedRun) -> Subject:
     """Refuses here, in one line that names the run, whatever cannot be examined."""
     folder = run.folder
-    model = load_model(folder, which)
+    model = load_model(folder)
     if not run.rounds:
         raise RunFolderError(f"{folder}: rounds.jsonl is missing or empty")
     method = run.config["method"].get("name")

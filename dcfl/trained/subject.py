@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -20,6 +21,7 @@ from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import load_model
+from dcfl.system.wording import printable
 
 
 def data_settings(run: RecordedRun) -> DataSettings:
@@ -117,6 +119,14 @@ def open_subject(run: RecordedRun) -> Subject:
     # Whatever device the run was trained on: the folder may come from another machine.
     device = choose_devices("auto")[0]
     return Subject(run, experiment, model.to(device), dataset.augmented_by(augmentation).to(device))
+
+
+def require_finite(folder: Path, *found: Tensor) -> None:
+    """`found`: what the run's model made of images."""
+    if not all(tensor.isfinite().all() for tensor in found):
+        raise RunFolderError(
+            f"{printable(folder)}: the model's outputs are not finite: the run has diverged"
+        )
 
 
 @torch.inference_mode()

@@ -196,15 +196,35 @@ def claims() -> str:
     return Table(["claim", "seeds", "EMA − FedAvg (95 %)", "p"], rows).markdown()
 
 
-NOT_RUN = "*Not run yet.*"
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny-imagenet": "Tiny-ImageNet"}
 
 
-def gains(recipe: str, block: str) -> str:
+PRETRAINED = {  # recipes and data sets that the scale has, by what their tables are called
+    "CIFAR-10, 5 %": ("participation-5", "cifar10"),
+    "CIFAR-100, 5 %": ("participation-5", "cifar100"),
+    "Tiny-ImageNet, 5 %": ("tiny-imagenet", "tiny-imagenet"),
+    "CIFAR-10, 10 %": ("participation-10", "cifar10"),
+    "CIFAR-10, 2 %": ("participation-2", "cifar10"),
+    "CIFAR-100, 10 %": ("participation-10", "cifar100"),
+    "CIFAR-100, 2 %": ("participation-2", "cifar100"),
+    "alignment against uniformity on CIFAR-10, 2 %": ("ablation", "cifar10"),
+}
+
+
+def pretrained() -> str:
+    """The tables of what was run on pretrained features, and a sentence about what was not."""
+    found = {
+        title: [one for one in rows_of(f"pretrained/{recipe}") if one.block == block]
+        for title, (recipe, block) in PRETRAINED.items()
+    }
+    tables = [f"**{title}**\n\n{gains(rows)}" for title, rows in found.items() if rows]
+    missing = [title for title, rows in found.items() if not rows]
+    sentence = [f"Not run: {'; '.join(missing)}."] if missing else []
+    return "\n\n".join([*tables, *sentence])
+
+
+def gains(here: list[Row]) -> str:
     """EMA of FedAvg and the paired differences to it with their intervals, by method and split."""
-    here = [one for one in rows_of(recipe) if one.block == block]
-    if not here:
-        return NOT_RUN
     columns = sorted(
         _in_order(one.column for one in here), key=lambda one: one != "iid" and -float(one)
     )
@@ -219,11 +239,11 @@ def gains(recipe: str, block: str) -> str:
     return Table(["EMA", *map(split_name, columns)], rows).markdown()
 
 
-def verdicts(recipe: str) -> str:
+def verdicts(*recipes: str) -> str:
     """For each data set and split, who is above FedAvg and who below, by the 95 % interval of the
     paired difference of EMA; of the others, how far from it they can be."""
     places: dict[tuple[str, str], list[Pair]] = {}
-    for one in rows_of(recipe):
+    for one in (row for recipe in recipes for row in rows_of(recipe)):
         if one.gain and one.gain.paired.interval:
             places.setdefault((one.block, one.column), []).append(one.gain)
     lines = []
@@ -243,7 +263,7 @@ def verdicts(recipe: str) -> str:
         seeds = sorted({pair.paired.seeds for pair in pairs})
         count = f"{'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
         lines.append(f"- **{NAMES[block]}, {split_name(column)}** ({count}): {'; '.join(parts)}.")
-    return "\n".join(lines) or NOT_RUN
+    return "\n".join(lines)
 
 
 def _ends(pair: Pair) -> tuple[float, float]:
@@ -309,7 +329,7 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
 
 def made_anew(page: Path) -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    makers = (beside_the_paper, grid, search, gains, verdicts, order, claims, course, cosines)
+    makers = (beside_the_paper, grid, search, pretrained, verdicts, order, claims, course, cosines)
     known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:

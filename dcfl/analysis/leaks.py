@@ -73,11 +73,11 @@ class Leaks:
 
 def attack_run(
     run: RecordedRun,
-    client: int = 0,
-    images: int = 1,
-    steps: int = 1000,
-    shadows: int = 0,
-    tell: Callable[[str], None] = lambda text: None,
+    client: int,
+    images: int,
+    steps: int,
+    shadows: int,
+    tell: Callable[[str], None],
 ) -> Leaks:
     """Attack a run's final model, and a gradient of so many images of a client at that model."""
     subject = open_subject(run)

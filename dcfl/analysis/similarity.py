@@ -18,12 +18,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dcfl.errors import ConfigError, RunFolderError
+from dcfl.errors import ConfigError
 from dcfl.evaluation import similarity_histogram, uniformity
 from dcfl.models.output import Embedding
 from dcfl.seeding import generator_for
 from dcfl.system.wording import install_command
-from dcfl.trained.subject import Subject, embed
+from dcfl.trained.subject import Subject, embed, require_finite
 
 
 class Features(NamedTuple):
@@ -36,10 +36,7 @@ def features_of(subject: Subject, which: Embedding = "features") -> Features:
     """The features of all test images, in their order."""
     dataset = subject.dataset
     embeddings, logits = embed(subject.model, dataset.test, dataset.preparation, which)
-    if not (embeddings.isfinite().all() and logits.isfinite().all()):
-        raise RunFolderError(
-            f"{subject.run.folder}: the model's outputs are not finite: the run has diverged"
-        )
+    require_finite(subject.run.folder, embeddings, logits)
     labels = dataset.test.labels.cpu()
     accuracy = 100 * float((logits.argmax(dim=1) == labels).double().mean())
     return Features(embeddings, labels, accuracy)

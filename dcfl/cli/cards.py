@@ -25,11 +25,10 @@ from dcfl.runs.evaluations import WEIGHTING, scored_by_sites
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import Prepared
 from dcfl.runs.rows import ClassRecall, RoundRow, Summary
-from dcfl.runs.summaries import global_words, own_words, percent, seldom_there
+from dcfl.runs.summaries import MOST_ABSENT, global_words, own_words, percent, seldom_there
 from dcfl.system.wording import printable
 
 FEW_CLASSES = 5  # named one by one
-MOST_ABSENT = 10  # sites with a line each
 
 
 def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: Path) -> str:

@@ -14,11 +14,11 @@ from rich.text import Text
 from dcfl.cli.terminal import BARS, new_table, sparkline, stdout
 from dcfl.comparisons.standing import Standing
 from dcfl.data.dataset_summary import MANY_CLIENTS, PERCENTILES, Overview
-from dcfl.report.evaluation_section import client_table, some_names
+from dcfl.report.evaluation_section import MOST_NAMED, client_table
 from dcfl.report.methods_table import methods_table
 from dcfl.report.text import number
 from dcfl.runs.evaluations import EvaluationRecord, worst_words
-from dcfl.system.wording import printable
+from dcfl.system.wording import printable, some
 
 if TYPE_CHECKING:
     from dcfl.analysis.findings import Analysis
@@ -140,7 +140,7 @@ def print_evaluation(record: EvaluationRecord) -> None:
     print()
     stdout.print(class_table(record))
     if record.absent:
-        print(f"\nwithout images, and in no mean: {some_names(record.absent)}")
+        print(f"\nwithout images, and in no mean: {some(record.absent, MOST_NAMED, LONGEST_CLASS)}")
     if len(record.clients) > 1:
         print()
         stdout.print(plain_table(client_table(record, means=False)))

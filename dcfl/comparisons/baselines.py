@@ -8,14 +8,21 @@ from typing import Literal
 
 from dcfl.clock.settings import ClockSettings
 from dcfl.comparisons.cells import Cell, CellFolder
-from dcfl.comparisons.groups import fine_tuned
+from dcfl.comparisons.groups import EPOCHS, fine_tuned
 from dcfl.data import Dataset, load_dataset
-from dcfl.errors import ConfigError, SettingsWarning
+from dcfl.errors import (
+    ConfigError,
+    DatasetCorrupt,
+    DatasetMissing,
+    PartitionError,
+    RunFolderError,
+    SettingsWarning,
+)
 from dcfl.experiment import AttackSettings, Experiment, FaultSettings
 from dcfl.federation import cohort_size
 from dcfl.methods import METHODS
 from dcfl.privacy import PrivacySettings
-from dcfl.runs.evaluations import write_evaluation
+from dcfl.runs.evaluations import BASELINE, write_evaluation
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import resolved
 from dcfl.server import ServerSettings
@@ -76,8 +83,10 @@ def baselines_for(experiment: Experiment, dataset: Dataset | None = None) -> dic
     }
 
 
-FINE_TUNED = ("fedavg", "fedbabu")  # methods whose clients train the model that they get further
-EPOCHS = 5  # for which they do
+TUNED_FURTHER = ("fedavg", "fedbabu")  # methods whose clients train the model that they get
+# What of a run cannot be evaluated: for one, a network that cannot be built from its name, images
+# that have gone, a model that has diverged.
+CANNOT = (ConfigError, DatasetCorrupt, DatasetMissing, PartitionError, RunFolderError)
 
 
 def fine_tune(cell: CellFolder[Cell]) -> None:
@@ -86,14 +95,16 @@ def fine_tune(cell: CellFolder[Cell]) -> None:
     from dcfl.trained.evaluate import evaluation_of
 
     experiment = cell.cell.experiment
-    shared = experiment.method.name in FINE_TUNED and not experiment.own_models
+    shared = experiment.method.name in TUNED_FURTHER and not experiment.own_models
     here = cell.begun and not experiment.engine.at_sites
     if not (shared and here and experiment.federation.baseline == "none"):
         return
     run = RecordedRun.open(cell.path)
-    if not run.finished or fine_tuned(run) is not None:
+    if not run.finished:
         return
     try:
-        write_evaluation(cell.path, evaluation_of(cell.path, clients=True, fine_tune=EPOCHS))
-    except ConfigError as error:  # a network that cannot be built from its name, for one
+        if fine_tuned(run) is None:
+            record = evaluation_of(cell.path, clients=True, fine_tune=EPOCHS)
+            write_evaluation(cell.path, record, BASELINE)
+    except CANNOT as error:
         warnings.warn(f"{cell.name} is not fine-tuned: {error}", SettingsWarning, stacklevel=2)

@@ -266,7 +266,9 @@ def plan_comparison(
         others = [one for one in methods if one != ALL]
         added = list(all_but(others))
         left_out = refusals(experiment, added, dataset)
-        methods = [*(name for name in added if name not in left_out), *others]
+        fitting = [name for name in added if name not in left_out]
+        place = [*methods].index(ALL)  # others are paired with the first one named
+        methods = [*others[:place], *fitting, *others[place:]]
     points = [
         dict(zip([one.key for one in over], values, strict=True))
         for values in product(*(one.values for one in over))

@@ -14,7 +14,7 @@ from dcfl.comparisons.pairs import Spread
 from dcfl.comparisons.space import plain
 from dcfl.data.settings import images_scored
 from dcfl.errors import ConfigError
-from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
+from dcfl.runs.evaluations import BASELINE, EvaluationRecord, read_evaluation
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import (
     BUILT_IN,
@@ -34,6 +34,7 @@ AUGMENTATION = ("data.crop", "data.flip", "data.rotation", "data.cutout")  # a c
 
 
 MOST_FREQUENT, FINE_TUNED = "most frequent", "fine-tuned"  # beside those of federation.baseline
+EPOCHS = 5  # for which clients train the model that they get further
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,13 @@ def _known(row: Row | None, quantity: str) -> float:
 
 def fine_tuned(run: RecordedRun) -> EvaluationRecord | None:
     """The last model, as clients have fared after training it on their own images; None if nobody
-    has tried."""
-    own = (one for one in read_evaluations(run.folder) if one.own_data and one.which == "last")
-    return next((one for one in own if one.fine_tuned), None)
+    has tried, or the run has been made longer since."""
+    path = run.folder / BASELINE
+    if run.summary is None or not path.is_file():
+        return None
+    one = read_evaluation(path)
+    its_model = one.weights_sha256 == run.summary.weights_sha256
+    return one if its_model and one.fine_tuned == EPOCHS else None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from dcfl.report.document import Picture, Section, Table
 from dcfl.runs.evaluations import WEIGHTING, read_evaluations, scored_by_sites
 from dcfl.runs.folder import PERSONAL_ROWS, RecordedRun
 from dcfl.runs.rows import ClassRecall, PersonalRow
-from dcfl.system.wording import printable
+from dcfl.system.wording import printable, some
 
 MOST_DOTS = 1500  # of all methods together
 NAMED_CLASSES = 3  # of a client, in the text beside the pointer
@@ -140,8 +140,7 @@ def class_cautions(runs: Sequence[RecordedRun]) -> list[str]:
     )
     if not missed:
         return []
-    more = [f"{len(missed) - MOST_NAMED} more"] if len(missed) > MOST_NAMED else []
-    shown = text.listed([*list(missed)[:MOST_NAMED], *more])
+    shown = some(missed, MOST_NAMED, longest=100)  # the names are cut, the numbers are not
     if len(runs) == 1:
         never = f"The model never recognises {shown}."
     else:

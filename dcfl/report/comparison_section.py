@@ -80,7 +80,7 @@ def _noted_once(tables: Sequence[Table]) -> list[Table]:
     return [*(replace(table, note="") for table in tables[:-1]), *tables[-1:]]
 
 
-def pairs_table(pairs: Pairs, title: str = "", accuracy: str = "EMA") -> Table:
+def pairs_table(pairs: Pairs, title: str, accuracy: str) -> Table:
     """A row per pair. `accuracy`: which is compared."""
     corrected = pairs.tested > 1
     p_values = ["p", *(["p, corrected"] if corrected else [])]
@@ -98,7 +98,7 @@ def pairs_table(pairs: Pairs, title: str = "", accuracy: str = "EMA") -> Table:
     return Table(columns, rows, title, note)
 
 
-def differences_picture(pairs: Pairs, task: str, accuracy: str = "EMA") -> Picture:
+def differences_picture(pairs: Pairs, task: str, accuracy: str) -> Picture:
     """A dot per difference, with its interval."""
     known = sorted(pairs.pairs, key=lambda pair: pair.paired.spread.mean)
     names = [pair.method if pairs.reference else _minus(pair) for pair in known]

@@ -11,7 +11,7 @@ from dcfl.report.text import number, plural
 from dcfl.runs.evaluations import EvaluationRecord, read_evaluations, worst_words
 from dcfl.runs.folder import RecordedRun
 from dcfl.scores import Scores
-from dcfl.system.wording import printable
+from dcfl.system.wording import printable, some
 
 
 def reliability_chart(scores: Scores) -> Chart:
@@ -55,12 +55,14 @@ def evaluation_section(
     runs: Sequence[RecordedRun], headings: Mapping[RecordedRun, str]
 ) -> Section | None:
     """None if no run has been evaluated."""
-    found = [
-        (_title(record, headings[run]), record)
+    # Of a comparison's record and the user's own of the same model and images, the latter.
+    records = {
+        (run, record.file_name): record
         for run in runs
         for record in read_evaluations(run.folder)
         if _is_of_present_model(record, run)
-    ]
+    }
+    found = [(_title(one, headings[run]), one) for (run, _), one in records.items()]
     if not found:
         return None
     tables = [Table(COLUMNS, [_row(*one) for one in found], note=NOTE)]
@@ -102,18 +104,11 @@ def _paragraphs(found: Sequence[Titled]) -> Iterator[str]:
             yield f"{title}: accuracy {number(one.scores.accuracy)} %, {one.interval_words}."
     for title, one in found:
         if one.absent:
-            yield f"{title}: no images of {some_names(one.absent)}."
+            yield f"{title}: no images of {some(one.absent, MOST_NAMED, LONGEST_CLASS)}."
     for title, one in found:
         yield from (f"{title}: {printable(note)}." for note in one.notes)
     if len(found) > SHOWN:
         yield f"Pictures of the first {SHOWN} are shown."
-
-
-def some_names(names: Sequence[str]) -> str:
-    """The names of classes: all, or the first and how many more."""
-    shown = [printable(name, LONGEST_CLASS) for name in names[:MOST_NAMED]]
-    more = [f"{len(names) - MOST_NAMED:,} more"] if len(names) > MOST_NAMED else []
-    return text.listed([*shown, *more])
 
 
 def client_table(record: EvaluationRecord, title: str = "", means: bool = True) -> Table:

@@ -55,7 +55,7 @@ from dcfl.report.over_section import over_section
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import KINDS, complete, differences, flat
 from dcfl.runs.rows import ClientRow
-from dcfl.runs.summaries import replies_used, seldom_there
+from dcfl.runs.summaries import MOST_ABSENT, replies_used, seldom_there
 from dcfl.system.wording import printable
 
 ABOUT_DETAILS = (
@@ -65,7 +65,6 @@ MOST_LISTED = 6  # clients, or rounds
 SHOWN_PARTITIONS = 4
 SHOWN_FAILURES = 50
 LONGEST_SITE = 20  # characters of its name below a column
-MOST_ABSENT = 10  # sites of a run, each with a caution
 
 Names = Mapping[RecordedRun, str]
 

@@ -22,13 +22,15 @@ from dcfl.runs.rows import damaged, parsed, validated
 from dcfl.scores import ODDS_BINS, Scores, wilson
 from dcfl.system.json_types import Count, Flag, Json, Number, Percent, Text
 from dcfl.system.storage import read_whole, strict_json, write_whole
+from dcfl.system.wording import some
 
 STEM = "evaluation"
+BASELINE = f"{STEM}-fine-tuned.json"  # what a comparison has found, whatever else is evaluated
 WEIGHTING = "sites are weighted so that none counts more than the median one"
 MOST_CLASSES = 10_000
 ENOUGH_CLIENTS = 10  # a tenth of fewer would be no client
 MOST_SITES = 10  # that a sentence names
-LONGEST_NAME = 60  # characters of the data's name in a file's name
+LONGEST_NAME = 60  # characters, of data in a file's name and of a site in a sentence
 
 
 Interval = tuple[Percent, Percent]
@@ -284,13 +286,12 @@ def scored_by_sites(run: RecordedRun) -> EvaluationRecord | None:
 
 
 def _about_withholding(names: Sequence[str], words: Sequence[str]) -> str:
-    more = [f"{len(names) - MOST_SITES} more"] if len(names) > MOST_SITES else []
     verb = "withholds" if len(names) == 1 else "withhold"
-    return f"without {', '.join([*names[:MOST_SITES], *more])}, which {verb} {', '.join(words)}"
+    return f"without {some(names, MOST_SITES, LONGEST_NAME)}, which {verb} {', '.join(words)}"
 
 
-def write_evaluation(folder: Path, record: EvaluationRecord) -> Path:
-    path = folder / record.file_name
+def write_evaluation(folder: Path, record: EvaluationRecord, name: str = "") -> Path:
+    path = folder / (name or record.file_name)
     write_whole(path, strict_json(record.to_json()) + "\n")
     return path
 

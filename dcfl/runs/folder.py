@@ -5,7 +5,8 @@ environment.json   versions and machine         model.safetensors  the final wei
 rounds.jsonl       a row per round              summary.json       the result
 clients.jsonl      a row per client and round   report.html        all of it as a page
 method.py, model.py   copies of the user's own files, if the run was trained with such
-evaluation*.json   what `dcfl evaluate` found   export-*           what `dcfl export` wrote
+evaluation*.json   what `dcfl evaluate` and `compare --baselines` found
+export-*           what `dcfl export` wrote
 round-*            with output.keep_every and output.keep_updates
 best.safetensors   with output.keep_best        checkpoint-*       for `dcfl resume`, with memories/
 NAME-HASH.npz      the data set, if it was given in memory

@@ -134,6 +134,9 @@ def replies_used(run: RecordedRun) -> tuple[int, int]:
     return sum(row.used for row in run.rounds), sum(row.sampled for row in run.rounds)
 
 
+MOST_ABSENT = 10  # sites of a run that are told of
+
+
 def seldom_there(run: RecordedRun) -> list[Participation]:
     """The sites that took part in a smaller share of their rounds than another; clients of a
     simulation, which have no names, are not told one by one."""

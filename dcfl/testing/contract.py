@@ -93,20 +93,20 @@ def _defined_in(path: Path) -> tuple[dict[str, type[Method]], list[str]]:
     return methods, [register_model(path)] if model else []
 
 
-def check_against(name: str, path: Path, norm: Norm = "batch") -> dict[str, list[Verdict]]:
+def check_against(name: str, path: Path) -> dict[str, list[Verdict]]:
     """For each method in a user's file, whether it computes the same as the one of this name, both
     with their default fields: see `_beside`."""
     ours = method_named(name)()
     with reproducible(threads=1):
-        return {own: _beside(ours, theirs(), norm) for own, theirs in load_methods(path).items()}
+        return {own: _beside(ours, theirs()) for own, theirs in load_methods(path).items()}
 
 
-def _beside(ours: Method, theirs: Method, norm: Norm) -> list[Verdict]:
+def _beside(ours: Method, theirs: Method) -> list[Verdict]:
     """The gradients of a client in its second round, in float64 and at the same weights, and where
     the server and the clients' own models are after two rounds. Losses may differ by a constant,
     and are told."""
-    at, batch = client_in_float64(ours, norm)
-    own, _ = client_in_float64(theirs, norm)
+    at, batch = client_in_float64(ours, "batch")
+    own, _ = client_in_float64(theirs, "batch")
     own.model.load_state_dict(at.model.state_dict())
     own.received, own.own = at.received, at.own
     losses, gradients, own_gradients = [], [], []
@@ -117,9 +117,7 @@ def _beside(ours: Method, theirs: Method, norm: Norm) -> list[Verdict]:
         if method.overrides("own_objective"):
             method.own_objective(client)(batch).backward()  # type: ignore[no-untyped-call]
             own_gradients.append(gradients_of(client.own_model))
-    server, clients = zip(
-        *(_moved_in_two_rounds(method, norm) for method in (theirs, ours)), strict=True
-    )
+    server, clients = zip(*(_moved_in_two_rounds(method) for method in (theirs, ours)), strict=True)
     compare = partial(_as_of, ours.name)
     verdicts = [
         Verdict("loss", True, f"{losses[0]:.6g}, and {losses[1]:.6g} of {ours.name}"),
@@ -133,9 +131,9 @@ def _beside(ours: Method, theirs: Method, norm: Norm) -> list[Verdict]:
     return verdicts
 
 
-def _moved_in_two_rounds(method: Method, norm: Norm) -> tuple[Tensors, Tensors]:
+def _moved_in_two_rounds(method: Method) -> tuple[Tensors, Tensors]:
     """How far the server's model has come, and those of the clients' own, if they have some."""
-    rounds, model = two_rounds(method, norm), toy_model(norm)
+    rounds, model = two_rounds(method, "batch"), toy_model("batch")
     server, start = toy_server(method, model, len(rounds.second)), snapshot(model)
     updates = [reply.update for reply in rounds.second]
     state, _ = server.aggregate(rounds.state, server.broadcast(rounds.state), updates)

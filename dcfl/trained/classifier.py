@@ -19,13 +19,13 @@ from dcfl.data.client_data import normalises_by_batch
 from dcfl.data.identical import Digests, are_among, read_digests
 from dcfl.data.readers.pictures import Reading, decode_all, images, in_grey
 from dcfl.engines.placement import choose_devices
-from dcfl.errors import ConfigError, DatasetMissing, RunFolderError
+from dcfl.errors import ConfigError, DatasetMissing
 from dcfl.models import FeatureModel, Output
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Network, Which, load_model
 from dcfl.system.transfers import on_device
 from dcfl.system.wording import printable
-from dcfl.trained.subject import data_settings, inputs_of, sees_pictures
+from dcfl.trained.subject import data_settings, inputs_of, require_finite, sees_pictures
 
 BLOCK = 100  # pictures in memory at a time, whatever their number
 
@@ -108,11 +108,7 @@ class Classifier:
         with evaluating(self.model):
             output = self.model(self.preparation.clean(on_device(pixels, device)))
         output = output.mapped(lambda tensor: tensor.float().cpu())
-        if not output.logits.isfinite().all():
-            raise RunFolderError(
-                f"{printable(self.folder)}: the model's outputs are not finite: the run has "
-                f"diverged"
-            )
+        require_finite(self.folder, output.logits)
         if self.seen is None:
             return Seen(output, rows, [None] * len(pixels))
         digests = Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)).digests

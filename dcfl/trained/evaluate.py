@@ -22,7 +22,7 @@ from dcfl.data import Dataset, DataSettings, FederatedData, Images, Preparation
 from dcfl.data.identical import trained_on
 from dcfl.data.to_score import ToScore, Wanted, fitted, images_to_score
 from dcfl.engines.placement import choose_devices
-from dcfl.errors import ConfigError, Diverged, RunFolderError
+from dcfl.errors import ConfigError, Diverged
 from dcfl.evaluation import (
     OWN_IMAGES,
     OWN_MIX,
@@ -48,6 +48,7 @@ from dcfl.trained.subject import (
     inputs_of,
     kind_of_images,
     load_own_data,
+    require_finite,
     sees_pictures,
 )
 
@@ -236,10 +237,7 @@ class ModelScoring:
             raise ConfigError(f"{self.run.folder.name}: there are no images to score it on")
         device = choose_devices("auto")[0]
         logits = embed(self.model.to(device), images.to(device), self.preparation)[1]
-        if not logits.isfinite().all():
-            raise RunFolderError(
-                f"{self.run.folder}: the model's outputs are not finite: the run has diverged"
-            )
+        require_finite(self.run.folder, logits)
         return logits
 
     def record(
@@ -362,7 +360,7 @@ def fine_tuned_accuracies(
     data: FederatedData,
     epochs: int,
     clients: Sequence[int],
-    parts: Sequence[str] = (),
+    parts: Sequence[str],
 ) -> list[float]:
     """Percent, as `client_accuracies` has them. Each of these clients begins with this model, and
     trains it with plain cross-entropy and the run's [training], as in the round after the last: all

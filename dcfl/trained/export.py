@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.data.client_data import normalises_by_batch
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing, RunFolderError
+from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
 from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import FILES, RecordedRun
@@ -39,7 +39,13 @@ from dcfl.trained.model_card import (
     model_card,
     require_license,
 )
-from dcfl.trained.subject import data_settings, inputs_of, kind_of_images, load_own_data
+from dcfl.trained.subject import (
+    data_settings,
+    inputs_of,
+    kind_of_images,
+    load_own_data,
+    require_finite,
+)
 
 AGREEMENT = 1e-4  # how far a number of the file may be from the model's
 IMAGES = 100
@@ -159,10 +165,7 @@ def export_model(run_folder: Path, options: ExportOptions, network: Network = No
     images = images_to_compare(run, model)
     with torch.no_grad():
         logits = model(graph.preparation.clean(images.pixels)).logits
-    if not logits.isfinite().all():
-        raise RunFolderError(
-            f"{printable(run_folder)}: the model's outputs are not finite: the run has diverged"
-        )
+    require_finite(run_folder, logits)
     # Three inputs, because the number of one or two may be taken for fixed.
     example = images.pixels[torch.arange(3) % len(images.pixels)]
     example = example if options.prepare else graph.preparation.clean(example).contiguous()

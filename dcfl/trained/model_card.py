@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -22,7 +23,7 @@ from dcfl.runs.evaluations import EvaluationRecord, read_evaluations
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.model_file import Which
 from dcfl.runs.rows import ClassRecall
-from dcfl.system.wording import escaped
+from dcfl.system.wording import MAX_CHARACTERS, escaped, some
 from dcfl.trained.exported_graph import ExportedGraph
 from dcfl.trained.subject import data_settings, kind_of_images
 
@@ -158,7 +159,9 @@ def model_card(facts: CardFacts) -> str:
     environment = _templates()
     environment.finalize = lambda value: value if isinstance(value, Markup) else plain(value)
     environment.filters.update(
-        json=lambda value: Markup(json.dumps(value)), some=_some, first_numbers=_first_numbers
+        json=lambda value: Markup(json.dumps(value)),
+        some=partial(some, most=MOST_NAMES, longest=MAX_CHARACTERS),
+        first_numbers=_first_numbers,
     )
     data, recalls = data_settings(facts.run), facts.recalls()
     return environment.get_template("card.md.j2").render(
@@ -187,11 +190,6 @@ def model_card(facts: CardFacts) -> str:
 def plain(value: object) -> str:
     """As Markdown shows it, whatever is in it: no name makes a heading, a link or code."""
     return MARKDOWN.sub(r"\\\1", escaped(str(value)))
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MOST_NAMES])
-    return shown + (f" and {len(names) - MOST_NAMES:,} more" if len(names) > MOST_NAMES else "")
 
 
 def _first_numbers(values: Sequence[float]) -> str:

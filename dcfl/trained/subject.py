@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import torch
@@ -19,7 +20,8 @@ from dcfl.methods import METHODS
 from dcfl.models import FeatureModel
 from dcfl.models.output import Embedding
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.model_file import Which, load_model
+from dcfl.runs.model_file import load_model
+from dcfl.system.wording import printable
 
 
 def data_settings(run: RecordedRun) -> DataSettings:
@@ -82,7 +84,7 @@ class Subject:
 
     run: RecordedRun
     experiment: Experiment
-    model: FeatureModel  # as it was at the end or at its best, in evaluation mode
+    model: FeatureModel  # as it was at the end, in evaluation mode
     dataset: Dataset  # with the run's own augmentation; on the model's device
 
     @property
@@ -97,10 +99,10 @@ class Subject:
         return ("features", "projection") if side else ("features",)
 
 
-def open_subject(run: RecordedRun, which: Which = "last") -> Subject:
+def open_subject(run: RecordedRun) -> Subject:
     """Refuses here, in one line that names the run, whatever cannot be examined."""
     folder = run.folder
-    model = load_model(folder, which)
+    model = load_model(folder)
     if not run.rounds:
         raise RunFolderError(f"{folder}: rounds.jsonl is missing or empty")
     method = run.config["method"].get("name")
@@ -117,6 +119,14 @@ def open_subject(run: RecordedRun, which: Which = "last") -> Subject:
     # Whatever device the run was trained on: the folder may come from another machine.
     device = choose_devices("auto")[0]
     return Subject(run, experiment, model.to(device), dataset.augmented_by(augmentation).to(device))
+
+
+def require_finite(folder: Path, *found: Tensor) -> None:
+    """`found`: what the run's model made of images."""
+    if not all(tensor.isfinite().all() for tensor in found):
+        raise RunFolderError(
+            f"{printable(folder)}: the model's outputs are not finite: the run has diverged"
+        )
 
 
 @torch.inference_mode()

@@ -1,6 +1,7 @@
 """Each client alone, all data in one place, the most frequent class: beside the methods."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,12 +12,22 @@ from safetensors.torch import load_file
 import dcfl
 from dcfl.comparisons.baselines import baselines_for
 from dcfl.comparisons.comparison import Comparison
+from dcfl.comparisons.groups import fine_tuned
 from dcfl.config import load_experiment
-from dcfl.errors import ConfigError
+from dcfl.errors import (
+    ConfigError,
+    DatasetCorrupt,
+    DatasetMissing,
+    PartitionError,
+    RunFolderError,
+    SettingsWarning,
+)
 from dcfl.report import write_report
 from dcfl.report.comparison_section import csv_text
+from dcfl.runs.evaluations import read_evaluation
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import prepare
+from tests.command_line import Call
 from tests.data.scanners import scanners
 
 TINY = {
@@ -84,6 +95,51 @@ def test_alone_has_the_clients_own_numbers_and_no_others(compared: Comparison) -
         assert alone.spread(missing).mean != alone.spread(missing).mean
     assert pooled.spread("final_accuracy").mean > 0
     assert constant.curve == alone.curve == []
+
+
+def test_fine_tuning_for_comparison_and_for_oneself_are_two(
+    compared: Comparison, tmp_path: Path, cli: Call
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(compared.groups[0].runs[0].folder, folder)
+    baseline = fine_tuned(RecordedRun.open(folder))
+    assert baseline is not None
+    assert baseline.fine_tuned == 5
+    assert cli("evaluate", folder, "--fine-tune", 1, "--parts", "classifier")[0] == 0
+    assert fine_tuned(RecordedRun.open(folder)) == baseline
+    assert read_evaluation(folder / "evaluation.json").fine_tuned == 1
+    page = (folder / "report.html").read_text("utf-8")
+    assert "mean after 1 epoch of training" in page
+    assert "mean after 5 epochs of training" not in page  # the numbers before it are the same
+    (folder / "evaluation-fine-tuned.json").unlink()
+    assert fine_tuned(RecordedRun.open(folder)) is None
+
+
+def test_a_run_that_is_made_longer_is_fine_tuned_anew(compared: Comparison, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(compared.groups[0].runs[0].folder, folder)
+    assert fine_tuned(RecordedRun.open(folder)) is not None
+    dcfl.resume(folder, rounds=5)
+    assert fine_tuned(RecordedRun.open(folder)) is None
+
+
+@pytest.mark.parametrize(
+    "kind", [ConfigError, RunFolderError, DatasetMissing, DatasetCorrupt, PartitionError]
+)
+def test_what_cannot_be_fine_tuned_ends_no_comparison(
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise kind("its images have gone")
+
+    monkeypatch.setattr("dcfl.trained.evaluate.evaluation_of", refuse)
+    short = {**TINY, "federation.rounds": 1}
+    with pytest.warns(SettingsWarning, match="is not fine-tuned: its images have gone"):
+        found = dcfl.compare(
+            methods=["fedavg"], out=tmp_path / "runs", parallel=1, baselines=True, **short
+        )
+    assert found.report.is_file()
+    assert "baseline: fedavg, fine-tuned" not in [one.label for one in found.baselines]
 
 
 def test_the_most_frequent_class_by_hand(compared: Comparison) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dcfl
-from dcfl.comparisons.comparison import Comparison
+from dcfl.comparisons.comparison import Comparison, plan_comparison
 from dcfl.comparisons.contenders import all_but, refusals
 from dcfl.config import load_experiment
 from dcfl.report import write_report
@@ -99,13 +99,13 @@ def test_what_clients_make_of_a_model_is_a_baseline(compared: Comparison) -> Non
     ]
     tuned = compared.baselines[labels.index("baseline: fedavg, fine-tuned")]
     for run in tuned.runs:
-        record = json.loads((run.folder / "evaluation.json").read_text())
+        record = json.loads((run.folder / "evaluation-fine-tuned.json").read_text())
         assert record["fine_tuned"] == 5
         mean = record["clients"]["fine_tuned"]["mean"]
         assert tuned.outcomes[run].own_accuracy == pytest.approx(mean)
     assert tuned.spread("own_accuracy").mean > own(compared, "fedavg")
     assert tuned.spread("final_accuracy").mean != tuned.spread("final_accuracy").mean
-    written = [path.stat().st_mtime_ns for path in compared.folder.glob("*/evaluation.json")]
+    written = [path.stat().st_mtime_ns for path in compared.folder.glob("*/evaluation-*.json")]
     assert len(written) == 4
 
 
@@ -131,6 +131,25 @@ def test_all_methods_are_those_that_fit(tmp_path: Path) -> None:
     assert list(refusals(experiment, named, None)) == ["fedrep"]
     personal = load_experiment(experiment, **{"federation.personal": ["norms"]})
     assert list(refusals(personal, named, None)) == ["fedrep", "ditto"]
+
+
+@pytest.mark.parametrize(
+    ("named", "planned"),
+    [
+        (["all"], ["fedavg", "fedprox", "scaffold"]),
+        (["fedavg", "all"], ["fedavg", "fedprox", "scaffold"]),
+        (["scaffold", "all"], ["scaffold", "fedavg", "fedprox"]),
+        (["fedprox", "all", "fedavg"], ["fedprox", "scaffold", "fedavg"]),
+    ],
+)
+def test_all_methods_stand_where_all_is_named(
+    named: list[str], planned: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {name: dcfl.METHODS[name] for name in ("fedavg", "fedprox", "scaffold")}
+    monkeypatch.setattr("dcfl.comparisons.contenders.METHODS", known)
+    tiny = {"data.train_images": 200, "data.test_images": 50, "data.clients": 4}
+    plan = plan_comparison(load_experiment(None, **tiny), named, [0])
+    assert [one.experiment.method.name for one in plan.contenders] == planned
 
 
 def test_all_methods_by_the_command(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,12 @@ from dcfl.flower.messenger import LostReply, Messenger
 from dcfl.flower.nodes import Nodes
 from dcfl.flower.roster import UNBOUND, Roster
 from dcfl.flower.site_rules import ASKS_STATISTICS
+from dcfl.flower.withholding import STATISTICS
 from dcfl.runs.run import Run
 from dcfl.system.storage import write_whole
 from dcfl.system.wording import printable
 
 ANSWER_SECONDS = 600.0  # for a site to read all of its pictures
-STATISTICS = "statistics"  # `asks` of the run config
 TOLD = "dcfl statistics:"  # then the answers as JSON: for `dcfl flower stats`, in the log
 SITE_RECORDS = "site_records.json"  # how far each site's audit log went, for an auditor
 ENDED = "dcfl ended with"  # then the exit code and the reason: for `dcfl flower run`, in the log

@@ -13,10 +13,11 @@ from dcfl.errors import NetworkError, require
 from dcfl.experiment import Experiment
 from dcfl.flower.codec import SiteStatistics
 from dcfl.flower.deploy import superlink
-from dcfl.flower.deploy.server_app import STATISTICS, TOLD
+from dcfl.flower.deploy.server_app import TOLD
 from dcfl.flower.deploy.submission import STATUS_SECONDS, submit
 from dcfl.flower.deploy.superlink import Connection
 from dcfl.flower.roster import Roster
+from dcfl.flower.withholding import STATISTICS
 from dcfl.methods import METHODS
 
 Answers = Mapping[str, SiteStatistics | str]  # by site; a text is why it has told nothing

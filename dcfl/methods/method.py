@@ -100,7 +100,7 @@ class ServerStep:
     shared: Tensors  # what `merge` made of the uploads; what clients receive in the next round
     kept: Tensors  # what the method keeps on the server; empty at first, never sent
     replies: Sequence[ClientUpdate] = ()  # in client order, if the method `keeps_replies`
-    shares: Sequence[float] = ()  # their weights in the mean: only ratios count, divide by sum(shares)
+    shares: Sequence[float] = ()  # their weights in the mean, of which only the ratios count
 
 
 Objective: TypeAlias = Callable[[Batch], Tensor]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the table below, as type checkers and editors read it
     from dcfl.config import load_experiment as load_experiment
     from dcfl.data import Dataset as Dataset
     from dcfl.experiment import Experiment as Experiment
+    from dcfl.messages import ClientUpdate as ClientUpdate
     from dcfl.methods import METHODS as METHODS, Method as Method, Objective as Objective
     from dcfl.methods import ServerStep as ServerStep
     from dcfl.models import (
@@ -54,6 +55,7 @@ _NAMES = {
     ".config": "load_experiment",
     ".data": "Dataset",
     ".experiment": "Experiment",
+    ".messages": "ClientUpdate",
     ".methods": "METHODS Method Objective ServerStep",
     ".models": "FeatureModel ModelSettings Output adapt build_model",
     ".runs.folder": "open_run",

@@ -43,14 +43,19 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class ClientUpdate:
-    """One client's reply."""
+    """One client's reply; tensors must not be changed.
 
-    client: int
-    weights: Tensors
+    `client`, `num_examples`, `num_steps`; `weights`, the client's own after training, parameters
+    and buffers, not changes; `upload`, what the method sends besides; `metrics`, numbers such as
+    the loss; `traffic`, bytes.
+    """
+
+    client: int  # its number, counted from 0
+    weights: Tensors  # as they are after training, not changes: parameters and buffers
     upload: Tensors  # what the method sends in addition to the weights
-    num_examples: int
-    num_steps: int
-    metrics: Mapping[str, float]
+    num_examples: int  # how many images the client trained on
+    num_steps: int  # how many batches
+    metrics: Mapping[str, float]  # such as the loss
     traffic: Traffic | None = None  # None: nothing was sent, so the size of the tensors counts
 
     @property

@@ -72,7 +72,18 @@ def mean_of(uploads: Sequence[Tensors]) -> MeanUpload:
 @dataclass(frozen=True)
 class ServerStep:
     """The end of a round on the server, as `Method.server_step` gets it and, with other values of
-    `direction`, `buffers`, `shared` and `kept`, returns it. Tensors must not be changed."""
+    `direction`, `buffers`, `shared` and `kept`, returns it. Tensors must not be changed.
+
+    `round`, counted from 1; `clients`, how many replies are in the mean; `population`, how many
+    clients there are; `lr`, of the clients' first step; `weights`, the server's parameters before
+    the step; `direction`, from those that were sent to the mean of the replies, float64; `buffers`,
+    means of running statistics; `mean_square`, of the lengths of the clients' changes; `shared`,
+    what clients receive next; `kept`, the method's own state, never sent.
+
+    With `keeps_replies`: `replies`, each with `client`, `num_examples`, `weights` (the client's
+    weights, not changes; buffers too) and `upload`; `shares`, their weights in the mean, which do
+    not sum to 1: only ratios count.
+    """
 
     round: int  # counted from 1
     clients: int  # whose replies are in the mean

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf
 from statistics import median_low
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -148,6 +148,21 @@ class ClientReport:
     began: float | None = None  # of its visit, in virtual seconds; None without a clock
     ended: float | None = None
     staleness: int = 0  # steps of the server's model during the visit
+
+
+class NotKept(Sequence[Any]):
+    """In place of replies: empty ones would let a method go on as if nobody had replied."""
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        self._refuse()
+
+    def __len__(self) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ValueError(
+            "step.replies and step.shares are kept if the class says keeps_replies: ClassVar = True"
+        )
 
 
 class Replies:
@@ -368,6 +383,8 @@ class Server:
             mean_square=0.0,
             shared=shared,
             kept=state.kept,
+            replies=NotKept(),
+            shares=NotKept(),
         )
 
     def _method_step(self, before: ServerStep, folded: Folded) -> tuple[Folded, Tensors, Tensors]:

@@ -23,6 +23,8 @@ CLASSES = 4
 TRAINING = LocalTraining(epochs=2, batch_size=8, lr=0.05)
 MIXED = [0, 0, 0, 1, 1, 2, 2, 3, 0, 1, 2, 3] * 2
 TWO_CLIENTS = (MIXED, MIXED[::-1][:17])  # their labels
+FOUR_CLIENTS = (*TWO_CLIENTS, [0, 1, 1, 2] * 3, [3, 0, 2, 2] * 4)
+COHORTS = ((0, 1), (1, 2), (0, 3))  # of the four: who is away, who comes back, who is new
 
 
 class Broken(Exception):
@@ -139,6 +141,41 @@ def fresh_rounds(
 
 
 _trained_once = lru_cache(maxsize=32)(fresh_rounds)
+
+
+def partial_rounds(method: Method, norm: Norm) -> list[ServerState]:
+    """The server after each of three rounds, in which two of four clients take part. Equal ones are
+    trained once."""
+    try:
+        hash(method)
+    except TypeError:
+        return _fresh_partial_rounds(method, norm)
+    return _partial_once(method, norm)
+
+
+def _fresh_partial_rounds(method: Method, norm: Norm) -> list[ServerState]:
+    data = [toy_client(held) for held in FOUR_CLIENTS]
+    model = toy_model(norm)
+    server = toy_server(method, model, len(data))
+    states = [ServerState(0, snapshot(model), {}, {})]
+    memories: dict[int, Tensors] = {}
+    for cohort in COHORTS:
+        sent, updates = server.broadcast(states[-1]), []
+        for client in cohort:
+            update, memories[client] = visit(
+                method,
+                data[client],
+                received=addressed(sent, method, client),
+                memory=memories.get(client),
+                norm=norm,
+                client=client,
+            )
+            updates.append(update)
+        states.append(server.aggregate(states[-1], sent, updates)[0])
+    return states[1:]
+
+
+_partial_once = lru_cache(maxsize=32)(_fresh_partial_rounds)
 
 
 def toy_server(

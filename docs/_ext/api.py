@@ -31,6 +31,7 @@ GROUPS = {
             "Method",
             "Objective",
             "ServerStep",
+            "ClientUpdate",
             "Client",
             "Batch",
             "METHODS",

@@ -96,6 +96,16 @@ def test_models_of_rounds(kept: RecordedRun) -> None:
         dcfl.run(**QUICK, output={"keep_updates": True})
 
 
+def test_a_model_takes_prepared_test_images(kept: RecordedRun) -> None:
+    """As docs/experiments.md shows it."""
+    model, images = kept.model(round=4), kept.test_images
+    assert model.preparation
+    with torch.no_grad():
+        logits = model(model.preparation.clean(images.pixels)).logits
+    right = (logits.argmax(dim=1) == images.labels).double().mean()
+    assert 100 * float(right) == pytest.approx(kept.rounds[-1].accuracy)
+
+
 def test_the_mean_of_the_updates_is_the_model(kept: RecordedRun) -> None:
     updates, state = kept.updates(4), kept.model(round=4).state_dict()
     assert len(updates) == len([*kept.folder.glob("round-000004-client-*.safetensors")]) == 4

@@ -70,7 +70,6 @@ def test_it_gets_the_mean_direction_and_moves_the_parameters() -> None:
     assert step.weights.keys() == step.direction.keys() == {"w", "u"}
     assert step.direction["w"].tolist() == [2.5, 0.0]
     assert step.direction["w"].dtype == torch.float64
-    assert not step.replies
     assert state.weights["w"].tolist() == [6.0, 0.0]
     assert state.weights["mean"].tolist() == [6.0]  # buffers are averaged, whatever it says
     assert state.kept["rounds"].tolist() == [3.0]
@@ -200,6 +199,23 @@ def bad(step: Callable[[ServerStep], Any] | None = None, weigh: Any = None) -> M
 def test_a_hook_that_returns_nonsense_is_named(method: Method, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         after(method, update(0, 2.0), update(1, 5.0))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda step: sum(step.shares),
+        lambda step: len(step.replies),
+        lambda step: [*zip(step.replies, step.shares, strict=True)],
+        lambda step: step.replies[0],
+    ],
+)
+def test_replies_that_nobody_keeps_are_refused(read: Callable[[ServerStep], Any]) -> None:
+    wanted = "bad: server_step raised ValueError: step.replies .* keeps_replies: ClassVar = True$"
+    with pytest.raises(ConfigError, match=wanted):
+        after(bad(read), update(0, 2.0))
+    method = type("Kept", (Watching,), {"keeps_replies": True})()
+    read(seen(update(0, 2.0), method=method))
 
 
 @pytest.mark.parametrize("part", ["direction", "kept", "shared"])

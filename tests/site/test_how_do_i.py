@@ -26,7 +26,8 @@ def test_every_snippet_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert dcfl.evaluate(said["trained"].folder).images == len(said["data"].test)
 
 
-def test_help_knows_every_field() -> None:
-    told = str(dcfl.Client.__doc__)
-    for field in dataclasses.fields(dcfl.Client):
+@pytest.mark.parametrize("owner", [dcfl.Client, dcfl.ServerStep, dcfl.ClientUpdate])
+def test_help_knows_every_field(owner: Any) -> None:
+    told = str(owner.__doc__)
+    for field in dataclasses.fields(owner):
         assert f"`{field.name}`" in told, field.name

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -274,6 +274,28 @@ class ChangesTheDirection(Method):
 
 
 @dataclass(frozen=True)
+class DoublesLater(Method):
+    """The server's step, from the second round on, whatever the fields say."""
+
+    correction: float = 1.0
+    neutral: ClassVar = {"correction": 0.0}
+
+    def server_step(self, step: ServerStep) -> ServerStep:
+        factor = 2 if step.round > 1 else 1
+        return replace(step, direction={n: factor * one for n, one in step.direction.items()})
+
+
+@dataclass(frozen=True)
+class KeepsAndForgets(Method):
+    """A state on the server that nothing is made of."""
+
+    neutral: ClassVar = None
+
+    def server_step(self, step: ServerStep) -> ServerStep:
+        return replace(step, kept={f"y/{n}": one.float() for n, one in step.direction.items()})
+
+
+@dataclass(frozen=True)
 class OwnModelDetached(Method):
     neutral: ClassVar = None
 
@@ -326,6 +348,8 @@ class SharesWithKnownClientsOnly(Broken):
         (HalfRenamed, CALLED),
         (TrainsElsewhere, "trains from the model that is scored"),
         (ChangesTheDirection, UNTOUCHED),
+        (DoublesLater, NEUTRAL),
+        (KeepsAndForgets, ZERO),
         (OwnModelDetached, SLOPE),
         (OwnModelIsTheSharedOne, ZERO),
         (SharesWithKnownClientsOnly, "continues after an unused reply"),

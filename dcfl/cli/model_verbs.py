@@ -293,10 +293,16 @@ Parts = Annotated[
 ]
 
 
+Untouched = Annotated[
+    bool, typer.Option("--test", help="Of a run with data.holdout: score its own test images.")
+]
+
+
 def evaluate(
     folder: Folder,
     data: Data = None,
     best: Best = False,
+    test: Untouched = False,
     client: ClientNumber = None,
     clients: Clients = False,
     fine_tune: FineTune = 0,
@@ -313,8 +319,10 @@ def evaluate(
     from dcfl.cli.tables import print_evaluation, print_two_models
     from dcfl.report import write_report
     from dcfl.runs.evaluations import write_evaluation
-    from dcfl.trained.evaluate import compare_models, evaluation_of
+    from dcfl.trained.evaluate import compare_models, evaluation_of, untouched
 
+    if test and (data or clients or fine_tune):
+        raise ConfigError("--test scores one run on its own test images, without clients")
     others = data or []
     source = others[-1] if others and not _is_run(others[-1]) else None
     runs = [folder, *map(Path, others[: len(others) - (source is not None)])]
@@ -336,7 +344,11 @@ def evaluate(
     tuned = parts.split(",") if parts else []
     if tuned and not fine_tune:
         raise ConfigError("--parts are of --fine-tune: say for how many epochs")
-    record = evaluation_of(folder, source, which, clients, fine_tune, model_file, tuned)
+    record = (
+        untouched(folder, which, model_file)
+        if test
+        else evaluation_of(folder, source, which, clients, fine_tune, model_file, tuned)
+    )
     path = write_evaluation(folder, record)
     if as_json:
         print_json(record.to_json())

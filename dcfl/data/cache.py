@@ -30,7 +30,7 @@ from safetensors.torch import load_file, save_file
 from dcfl.data.readers.arrays import Arrays
 from dcfl.system.storage import PRIVATE_FILE, PRIVATE_FOLDER, private_folder, sync, user_folder
 
-FORMAT = 9  # of entries, and of what readers produce: raise it when either changes
+FORMAT = 10  # of entries, and of what readers produce: raise it when either changes
 PARTIAL = ".partial-"
 OWN_NAME = re.compile(r"[a-z0-9-]+-[0-9a-f]{16}-[0-9a-f]{32}(\.safetensors)?|\.partial-.*")
 ABANDONED = 3600.0  # seconds; writing takes a few of them

@@ -124,9 +124,16 @@ def client_table(record: EvaluationRecord, title: str = "", means: bool = True) 
     ]
     several = len(record.clients) > WORST
     columns = ("Client", "Images", "Accuracy, %", "95 % interval")
+    filled = [n for n in range(len(columns)) if n == 0 or any(row[n] for row in rows)]
+
+    def table(title: str) -> Table:
+        """Without what no client has."""
+        kept = [[row[n] for n in filled] for row in rows]
+        return Table([columns[n] for n in filled], kept, title)
+
     which = f"the worst {WORST} of {len(record.clients):,} clients" if several else "the clients"
     if not means:
-        return Table(columns, rows, which if several else "")
+        return table(which if several else "")
     mean, tenth = record.fairness
     if len(record.clients) > 1 and mean is not None and tenth is not None:
         rows.append(["mean of all", "", text.number(mean), ""])
@@ -138,7 +145,7 @@ def client_table(record: EvaluationRecord, title: str = "", means: bool = True) 
         words = text.plural(record.fine_tuned, "epoch")
         row = f"mean after {words} of training on its images"
         rows.append([row, "", text.number(tuned), ""])
-    return Table(columns, rows, _headed(f"{which}, each on {record.clients_kind}", title))
+    return table(_headed(f"{which}, each on {record.clients_kind}", title))
 
 
 def _pictures(record: EvaluationRecord, title: str) -> list[Picture]:

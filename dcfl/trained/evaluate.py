@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dcfl import config
 from dcfl import tensors as named
-from dcfl.data import Dataset, DataSettings, FederatedData, Images, Preparation
+from dcfl.data import Dataset, DataSettings, FederatedData, Images, Preparation, load_dataset
 from dcfl.data.identical import trained_on
 from dcfl.data.to_score import ToScore, Wanted, fitted, images_to_score
 from dcfl.engines.placement import choose_devices
@@ -124,6 +124,18 @@ def evaluation_of(
     if data is not None:
         return scoring.other_data(data, clients)
     return scoring.own_data(clients, fine_tune, parts)
+
+
+def untouched(folder: Path, which: Which, network: Network = None) -> EvaluationRecord:
+    """On the test images of a run with `data.holdout`, which no round was scored on."""
+    scoring = ModelScoring.of(RecordedRun.open(folder), which, network)
+    settings = data_settings(scoring.run)
+    load_own_data(scoring.run, scoring.model)  # refuses images that have changed
+    if not settings.holdout:
+        raise ConfigError(f"{folder}: its rounds were scored on the test images: leave out --test")
+    test = load_dataset(replace(settings, holdout=0.0)).test
+    name = f"{settings.dataset}, which no round was scored on"
+    return scoring.record(name, "test images", test, scoring.logits(test), own=False)
 
 
 def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:

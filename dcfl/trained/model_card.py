@@ -15,6 +15,7 @@ from markupsafe import Markup
 from dcfl.data.client_data import normalises_by_batch
 from dcfl.data.readers import decoding
 from dcfl.data.readers.decoding import GreyRange
+from dcfl.data.readers.pictures import EXTENSIONS
 from dcfl.data.settings import DataSettings
 from dcfl.data.splits.partition import split_words
 from dcfl.errors import ConfigError
@@ -148,6 +149,7 @@ def label_script(facts: CardFacts) -> str:
             channels=graph.channels,
             fit=data.fit,
             window=data.window,
+            extensions=tuple(sorted(EXTENSIONS)),
             prepared=graph.wiring.prepare,
             mean=graph.preparation.mean,
             std=graph.preparation.std,

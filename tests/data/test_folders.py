@@ -4,6 +4,7 @@ import random
 import shutil
 import time
 import warnings
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
@@ -94,7 +95,10 @@ def test_a_test_set_that_is_set_apart(tmp_path: Path, train: str, test: str) -> 
     class_folders(tmp_path / train, a=2, b=1)
     class_folders(tmp_path / test, b=3)
     class_folders(tmp_path, leaflets=1)
-    arrays = read_folder(tmp_path, Reading(8))
+    remarks: list[str] = []
+    arrays = read_folder(tmp_path, Reading(8, warn=remarks.append))
+    ignored = "1 picture outside the class folders is ignored: leaflets/0.png"
+    assert remarks == [f"{tmp_path}: {ignored}"]
     assert arrays.class_names == ("a", "b")
     assert arrays.train_labels.tolist() == [0, 0, 1]
     assert arrays.test_labels.tolist() == [1, 1, 1]
@@ -105,7 +109,9 @@ def test_which_folders_are_parts(tmp_path: Path) -> None:
     class_folders(both / "train", a=1, b=1)
     class_folders(both / "val", a=2)
     class_folders(both / "test", b=1)
-    assert read_folder(both, Reading(8)).test_labels.tolist() == [1]  # test comes before val
+    with pytest.warns(UserWarning, match=r"2 pictures outside .* ignored: val/a/0\.png"):
+        arrays = read_folder(both, Reading(8))
+    assert arrays.test_labels.tolist() == [1]  # test comes before val
     class_folders(tmp_path / "alone" / "train", a=5, b=5)
     assert read_folder(tmp_path / "alone", Reading(8)).class_names == ("a", "b")
     vehicles = class_folders(tmp_path / "vehicles", car=3, test=3, train=3)
@@ -120,11 +126,41 @@ def test_other_files_and_hidden_ones_are_ignored_and_subfolders_are_not(tmp_path
     save(tmp_path / ".thumbnails" / "c.png", 99)
     (tmp_path / "a" / "notes.txt").write_text("no image")
     (tmp_path / "a" / ".DS_Store").write_bytes(b"\0")
-    arrays = read_folder(tmp_path, Reading(8))
+    with pytest.warns(UserWarning, match=r"1 picture outside .* is ignored: loose\.png"):
+        arrays = read_folder(tmp_path, Reading(8))
     assert arrays.class_names == ("a", "b")
     assert len(arrays.train_labels) + len(arrays.test_labels) == 5
     found = [path.relative_to(tmp_path).as_posix() for path in folder_files(tmp_path)]
     assert found == ["a/0.png", "a/1.png", "a/deeper/z.JPG", "b/0.png", "b/1.png", "loose.png"]
+
+
+def test_pictures_outside_class_folders_are_counted(tmp_path: Path) -> None:
+    """Classes with patients, read as sites: the patients are the classes, and loose pictures are
+    left out."""
+
+    def remarks(read: Callable[[Path, Reading], object]) -> list[str]:
+        said: list[str] = []
+        read(tmp_path, Reading(8, warn=said.append))
+        return [remark for remark in said if "ignored" in remark]
+
+    for name in ("bar", "disc"):
+        class_folders(tmp_path / name, **{f"{name}_a": 3, f"{name}_b": 3})
+    assert remarks(read_folder) == remarks(read_sites) == []
+    save(tmp_path / "bar" / "00.png", Image.new("L", (8, 8), 1))
+    save(tmp_path / "bar" / ".hidden.png", 3)
+    assert remarks(read_folder) == []
+    assert remarks(read_sites) == [
+        f"{tmp_path}: 1 picture outside the class folders is ignored: bar/00.png"
+    ]
+    class_folders(tmp_path, disc=4)
+    assert remarks(read_sites) == [
+        f"{tmp_path}: 5 pictures outside the class folders are ignored: "
+        "bar/00.png, disc/0.png, disc/1.png and 2 more"
+    ]
+    save(tmp_path / "loose.png", 5)
+    assert remarks(read_folder) == [
+        f"{tmp_path}: 1 picture outside the class folders is ignored: loose.png"
+    ]
 
 
 def test_links_are_followed_and_cycles_end(tmp_path: Path) -> None:
@@ -279,7 +315,8 @@ def test_broken_files_are_refused_or_skipped_by_name(tmp_path: Path, damage) -> 
         arrays = read_folder(tmp_path, Reading(8, broken="skip", warn=lines.append))
     assert lines == [f"{tmp_path}: skipped 1 broken image: {Path('a', 'bad.png')}"]
     shutil.move(tmp_path / "a" / "bad.png", tmp_path / "bad.png")
-    whole = read_folder(tmp_path, Reading(8))
+    with pytest.warns(UserWarning, match=r"is ignored: bad\.png"):
+        whole = read_folder(tmp_path, Reading(8))
     assert np.array_equal(arrays.train_pixels, whole.train_pixels)
     assert np.array_equal(arrays.test_labels, whole.test_labels)
 

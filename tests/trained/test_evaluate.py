@@ -152,6 +152,39 @@ def test_clients_without_test_images_are_scored_on_their_mix(digits: Path) -> No
     assert record.fairness.worst_tenth == pytest.approx(summary.worst_decile_accuracy)
 
 
+def test_clients_without_images_of_their_own_have_no_empty_columns(digits: Path) -> None:
+    record = evaluation_of(digits, clients=True)
+    assert client_table(record).columns == ["Client", "Accuracy, %"]
+    assert {len(row) for row in client_table(record).rows} == {2}
+
+
+def test_what_no_round_was_scored_on(tmp_path: Path, cli: Call) -> None:
+    """The best model is chosen by kept-back images; --test scores it on the others."""
+    folder = picture_folder(tmp_path / "pictures")
+    data = {"dataset": f"folder:{folder}", "image_size": 24, "holdout": 0.3}
+    run = dcfl.run(
+        data=data, federation={"rounds": 1}, output={"keep_best": True}, out=tmp_path / "run"
+    )
+    code, out, err = cli("evaluate", str(run.folder), "--best", "--test", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    test = load_dataset(DataSettings(dataset=data["dataset"], image_size=24)).test
+    assert found["images"] == len(test)
+    assert found["trained_on"] == 0
+    kept_back = evaluation_of(run.folder, which="best")
+    assert kept_back.kind == "kept-back training images"
+    assert len(read_evaluations(run.folder)) == 1
+    refused = cli("evaluate", str(run.folder), str(folder), "--test")
+    assert refused[0]
+    assert "--test scores one run" in refused[2]
+
+
+def test_without_holdout_the_test_images_are_the_rounds(digits: Path, cli: Call) -> None:
+    code, _, err = cli("evaluate", str(digits), "--test")
+    assert code
+    assert "leave out --test" in err
+
+
 def test_sites_are_scored_on_the_images_that_each_kept_back(tmp_path: Path) -> None:
     train = load_dataset(DataSettings()).train
     for site, images in (("east", train[:200]), ("west", train[200:500])):

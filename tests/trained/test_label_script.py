@@ -73,6 +73,14 @@ def test_it_says_what_predict_says(changes: dict[str, Any], prepare: bool, tmp_p
     assert [line.split(": skipped")[0] for line in found.stderr.splitlines()] == [
         *map(str, skipped)
     ]
+    in_folder = labelled(tmp_path / "out" / "label.py", tmp_path / "new")
+    assert sorted(in_folder.stdout.splitlines()) == sorted(found.stdout.splitlines())
+    assert in_folder.returncode == found.returncode
+    (tmp_path / "empty" / ".hidden").mkdir(parents=True)
+    save(tmp_path / "empty" / ".hidden" / "a.png", 5)
+    nothing = labelled(tmp_path / "out" / "label.py", tmp_path / "empty")
+    assert (nothing.returncode, nothing.stdout) == (1, "")
+    assert nothing.stderr.startswith("usage: ")
     assert exported.script == tmp_path / "out" / "label.py"
     card = (tmp_path / "out" / "README.md").read_text()
     expected = "levels from 0 to 1800" if "data.window" in changes else "full range of their bits"

@@ -161,11 +161,28 @@ def _load(
     def warn(remark: str) -> None:
         reading.warn(f"{printable(folder)}: {remark}")
 
+    _warn_of_ignored(folder, pictures, warn)
     loaded = load(without_idle_groups(pictures, warn), reading, folder)
     warn_about_groups(loaded.train, loaded.test, names, warn)
     if not reading.class_names:
         require_every_class(names, loaded.train, blamed)
     return loaded
+
+
+def _warn_of_ignored(folder: Path, found: Sequence[PictureFile], warn: Warn) -> None:
+    """Warns of pictures below the folder that are in none of the class folders that are read."""
+    read = {os.path.realpath(picture.path) for picture in found}
+    ignored = sorted(
+        os.path.relpath(path, folder)
+        for path in images(folder)
+        if os.path.realpath(path) not in read
+    )
+    if ignored:
+        which, are = ("picture", "is") if len(ignored) == 1 else ("pictures", "are")
+        warn(
+            f"{len(ignored):,} {which} outside the class folders {are} ignored: "
+            f"{some(ignored, 3, 300)}"
+        )
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:

@@ -302,7 +302,7 @@ def test_what_a_budget_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     answered(rules, noise=4.0)
     with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "dp_accounting.pld.privacy_loss_mechanism", None)
+        patch.setitem(sys.modules, "dp_accounting", None)
         refused(lambda: answered(rules, noise=4.0), Refusal.NOT_ACCOUNTED)
         answered(SiteRules(log=log), noise=4.0)  # recorded all the same, with its noise
     last = log.read().entries[-1]

@@ -278,7 +278,7 @@ def compare(
     for name, why in planned.left_out.items():
         say(printable(f"left out: {name}: {why}"))
     if plan:
-        print_comparison_plan(planned, parallel, as_json)
+        print_comparison_plan(planned, as_json)
         return
     planned.check()
     show = Progress(planned.todo).after
@@ -358,7 +358,7 @@ def sweep(
         by,
     )
     if plan:
-        print_sweep_plan(planned, parallel, as_json)
+        print_sweep_plan(planned, as_json)
         return
     planned.check()
     _announce_sweep(planned)

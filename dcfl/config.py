@@ -328,7 +328,6 @@ def from_toml(text: str) -> Experiment:
 
 
 def as_tables(experiment: Experiment) -> Tables:
-    """The experiment as tables, with every default written out."""
     tables = {name: asdict(getattr(experiment, name)) for name in SECTIONS}
     method_fields = {key: value for key, value in tables["method"].items() if value is not None}
     tables["method"] = {"name": experiment.method.name, **method_fields}
@@ -368,7 +367,6 @@ def _toml_char(char: str) -> str:
 
 
 def describe_method(method: type[Method]) -> dict[str, Any]:
-    """Describe a method in plain values, for `dcfl methods`."""
     hints = get_type_hints(method)
     return {
         "name": method.name,

@@ -180,7 +180,6 @@ class OutputSettings(Settings):
             raise ConfigError("output.keep_updates is of the rounds that output.keep_every keeps")
 
     def keeps(self, round: int) -> bool:
-        """Whether the model of this round is kept."""
         return self.keep_every > 0 and round % self.keep_every == 0
 
 

@@ -68,7 +68,6 @@ class Tracker(Protocol):
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """The quantities of a row that can be drawn as curves."""
     own = {f"{LOG}{name}": value for name, value in getattr(row, "logged", {}).items()}
     return {
         name: float(value)

@@ -301,7 +301,6 @@ def _spread(values: list[float], digits: int) -> str:
 
 
 def write_analysis(analyses: Sequence[Analysis], out: Path, figures: Path | None = None) -> Path:
-    """Write analysis.html and analysis.json into `out`; returns the page."""
     page = write_page(page_about(analyses), out / "analysis.html", figures)
     numbers = strict_json([analysis.as_json() for analysis in analyses], indent=1)
     write_whole(out / "analysis.json", numbers + "\n")

@@ -78,7 +78,6 @@ class Drift:
 
     @property
     def agreement(self) -> float:
-        """Mean cosine between the updates of two clients."""
         return _mean(self.update_cosines)
 
     def as_json(self) -> dict[str, Any]:
@@ -117,7 +116,6 @@ def measure_drift(
 
 
 def keeps_state(method: Method) -> bool:
-    """Whether a round depends on more than the global weights."""
     return method.overrides("upload") or method.overrides("remember")
 
 
@@ -221,10 +219,8 @@ def flat(tensors: Tensors, names: list[str]) -> Tensor:
 
 
 def mean_turn(before: Tensor, after: Tensor) -> float:
-    """Mean 1 - cos between the rows of two matrices [n, d]."""
     return float(1 - F.cosine_similarity(before.double(), after.double(), dim=1).mean())
 
 
 def pairwise_cosines(directions: list[Tensor]) -> NDArray[np.float64]:
-    """Between all pairs of unit vectors."""
     return np.array([float(a @ b) for a, b in combinations(directions, 2)], dtype=np.float64)

@@ -55,7 +55,6 @@ class Analysis:
 
     @property
     def kinds(self) -> list[tuple[str, Cosines]]:
-        """Pairs of the same class, and of different classes."""
         return [("intra", self.similarity.intra), ("inter", self.similarity.inter)]
 
     def as_json(self) -> dict[str, Any]:

@@ -154,7 +154,6 @@ def _sum(clients: Sequence[Sequence[Tensor]]) -> list[Tensor]:
 def _rebuilt(
     subject: Subject, cohort: Sequence[Images], steps: int
 ) -> tuple[NDArray[np.float64], tuple[Rebuilt, ...]]:
-    """The first client's images, and what each view of the round gives away of them."""
     model, preparation, own = subject.model, subject.dataset.preparation, len(cohort[0])
     everybody = Images(
         torch.cat([one.pixels for one in cohort]), torch.cat([one.labels for one in cohort])
@@ -179,7 +178,6 @@ def _rebuilt(
 
 
 def _ends(images: Images, preparation: Preparation) -> tuple[Tensor, Tensor]:
-    """Black and white, as the model sees them."""
     low, high = (preparation.clean(torch.full_like(images.pixels, end)) for end in (0, 255))
     return low, high
 

@@ -23,7 +23,6 @@ SHOWN = 128  # pixels, about, of a picture on the page
 
 
 def write_leaks(leaks: Leaks, out: Path) -> Path:
-    """Write attack.html and attack.json into `out`; returns the page."""
     page = write_page(page_about(leaks), out / "attack.html")
     write_whole(out / "attack.json", strict_json(leaks.as_json(), indent=1) + "\n")
     return page

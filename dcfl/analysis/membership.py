@@ -118,7 +118,6 @@ def above_shadows(own: Tensor, sure: Tensor, outside: Tensor) -> Tensor:
 
 
 def _shadow(subject: Subject, half: Tensor, number: int) -> FeatureModel:
-    """The run's model, trained in one place on half of the images."""
     experiment, dataset = subject.experiment, subject.dataset
     seed = derived_seed(experiment.federation.seed, 0, number + 1, "shadow") >> 32
     federation = replace(experiment.federation, seed=seed)

@@ -51,7 +51,6 @@ def prototype_leaks(subject: Subject, partition: Partition) -> tuple[PrototypeLe
 
 @torch.inference_mode()
 def _vectors(subject: Subject) -> Tensor | None:
-    """What the method sums, of all training images."""
     model, dataset, found = subject.model, subject.dataset, []
     with evaluating(model):
         for batch in clean_batches(dataset.train, dataset.preparation, model):

@@ -33,7 +33,6 @@ class Features(NamedTuple):
 
 
 def features_of(subject: Subject, which: Embedding = "features") -> Features:
-    """The features of all test images, in their order."""
     dataset = subject.dataset
     embeddings, logits = embed(subject.model, dataset.test, dataset.preparation, which)
     require_finite(subject.run.folder, embeddings, logits)
@@ -70,8 +69,6 @@ class Plane:
 
 @dataclass(frozen=True)
 class Dimensions:
-    """How much of the embedding's width is in use."""
-
     width: int
     zero: int  # dimensions that are exactly zero for every image: behind a ReLU, dead
     still: int  # dimensions that are the same for every image, the zero ones included

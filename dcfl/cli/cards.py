@@ -29,7 +29,6 @@ FEW_CLASSES = 5  # named one by one
 
 
 def run_card(summary: Summary, rounds: Sequence[RoundRow], engine: str, folder: Path) -> str:
-    """What `dcfl run` prints at the end."""
     lost = f", {summary.lost} replies lost" if summary.lost else ""
     page, recorded = folder / "report.html", RecordedRun(folder)
     by_sites = scored_by_sites(recorded)
@@ -88,7 +87,6 @@ def class_lines(
 
 
 def dry_card(prepared: Prepared) -> str:
-    """What `dcfl run --dry-run` prints."""
     experiment = prepared.experiment
     sizes = prepared.data.partition.sizes
     least, most = int(sizes.min()), int(sizes.max())
@@ -103,7 +101,6 @@ def dry_card(prepared: Prepared) -> str:
 
 
 def model_words(prepared: Prepared) -> str:
-    """The model, its size and precision."""
     count = sum(parameter.numel() for parameter in prepared.model.parameters())
     size = f"{count / 1e6:.1f} M" if count >= 1e5 else f"{count:,}"
     name = type(prepared.model).__name__ if prepared.own_model else prepared.experiment.model.name
@@ -111,7 +108,6 @@ def model_words(prepared: Prepared) -> str:
 
 
 def dataset_card(summary: DatasetSummary) -> str:
-    """What `dcfl data check` prints."""
     lines = {
         "data set": summary.dataset,
         "images": f"{summary.train:,} to train on, {summary.test:,} to test on "
@@ -162,7 +158,6 @@ def _first(names: Collection[str], most: int = 10) -> str:
 
 
 def method_card(description: Mapping[str, Any]) -> str:
-    """What `dcfl methods` prints about one method, from `describe_method`."""
     width = max(stdout.width, NARROWEST) if stdout.is_terminal else WIDEST
     lines = [
         textwrap.fill(text, width, initial_indent=f"  {label:7}", subsequent_indent=" " * 9)

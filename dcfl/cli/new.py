@@ -51,7 +51,6 @@ def new_config(name: str, folder: Path) -> tuple[Path, str]:
 
 
 def all_keys(experiment: Experiment) -> str:
-    """The experiment as a config, with what each key means as a comment."""
     lines = ["# What `dcfl run` does without a config, written out: every key, at its default."]
     for section, table in as_tables(experiment).items():
         owner = type(getattr(experiment, section))
@@ -131,7 +130,6 @@ def test_with_group_normalisation() -> None:
 
 
 def new_method(name: str, folder: Path) -> tuple[Path, Path]:
-    """Write NAME.py and test_NAME.py into the folder, overwriting nothing."""
     module = module_name(name)
     parts = module.split("_")
     if "-".join(parts) in METHODS:
@@ -148,7 +146,6 @@ def new_method(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def module_name(name: str) -> str:
-    """The name of something new as that of a Python module."""
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise ConfigError(f"{name!r} is not a name such as my-method: lower case, digits, hyphens")
     module = name.replace("-", "_")
@@ -160,7 +157,6 @@ def module_name(name: str) -> str:
 
 
 def write_new(folder: Path, module: str, text: str, test: str, **blanks: str) -> tuple[Path, Path]:
-    """Write a module and its test, with the blanks filled in."""
     file, its_test = folder / f"{module}.py", folder / f"test_{module}.py"
     for path in (file, its_test):
         if path.exists():
@@ -197,7 +193,6 @@ def {module}(channels: int, size: int, classes: int) -> nn.Module:
 
 
 def new_model(name: str, folder: Path) -> tuple[Path, Path]:
-    """Write NAME.py and test_NAME.py into the folder, overwriting nothing."""
     module = module_name(name)
     if module in BUILT_IN:
         raise ConfigError(f"there is a network {name} already: choose another name")

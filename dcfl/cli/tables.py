@@ -70,7 +70,6 @@ def noise_table(needed: Sequence[NoiseNeeded]) -> Table:
 
 
 def plain_table(table: document.Table) -> Table:
-    """A table of a page, for the terminal."""
     shown = new_table(*table.columns, title=table.title or None)
     for row in table.rows:
         shown.add_row(*row)
@@ -203,7 +202,6 @@ def class_table(record: EvaluationRecord) -> Table:
 
 
 def print_analyses(analyses: Sequence[Analysis]) -> None:
-    """A column per run."""
     for start in range(0, len(analyses), RUNS_PER_TABLE):
         some = analyses[start : start + RUNS_PER_TABLE]
         table = new_table("", *(analysis.label for analysis in some))

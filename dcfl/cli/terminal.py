@@ -89,7 +89,6 @@ ShowBytes = Callable[[int, int | None], None]
 
 @contextmanager
 def download_progress(label: str) -> Iterator[ShowBytes]:
-    """Show bytes as they arrive, on a terminal."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     label = printable(label, LONGEST_NAME)

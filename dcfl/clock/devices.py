@@ -24,8 +24,6 @@ HOUR, DAY = 3600.0, 86400.0
 
 
 class Device(NamedTuple):
-    """What a client computes and sends with."""
-
     seconds_per_sample: float  # of a step as FedAvg's: forward and backward
     up: float  # megabits a second
     down: float
@@ -111,8 +109,6 @@ AVAILABILITIES: Mapping[str, Availability] = {
 
 
 class ClockFile(NamedTuple):
-    """A CSV file of the user's."""
-
     path: Path
     sha256: str
     rows: Sequence[Mapping[str, float]]

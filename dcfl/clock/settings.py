@@ -98,7 +98,6 @@ class ClockSettings(Settings):
         return self.takes_stale or others
 
     def replies(self, cohort: int) -> int:
-        """How many the server waits for."""
         return {"rounds": cohort, "fedbuff": self.buffer, "fedasync": 1}[self.mode]
 
     @property

@@ -31,7 +31,6 @@ Job = dict[str, Any]  # empty: there are no more
 
 
 def trained(trainer: Trainer, job: Job) -> Iterator[News]:
-    """Train one cell, with the user's files that it needs."""
     path = Path(job["folder"])
     cell_folder = CellFolder(PlainCell(path.name, Experiment()), path)
     try:

@@ -79,8 +79,6 @@ class Cell(Protocol):
 
 @dataclass(frozen=True)
 class PlainCell:
-    """A cell that is known by nothing but its name."""
-
     name: str
     experiment: Experiment
 
@@ -90,8 +88,6 @@ Kind = TypeVar("Kind", bound=Cell, covariant=True)
 
 @dataclass(frozen=True)
 class CellFolder(Generic[Kind]):
-    """A cell, and the folder that its run is recorded in."""
-
     cell: Kind
     path: Path
     report: bool = False  # whether the run gets a page of its own

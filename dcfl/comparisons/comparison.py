@@ -145,7 +145,6 @@ class ComparisonPlan:
         ]
 
     def check(self) -> None:
-        """Refuse a folder that holds anything but this comparison, before anything is trained."""
         inside = runs_inside(self.folder)
         if not inside:
             data = Path(self.cells[0].cell.experiment.data.dataset).name

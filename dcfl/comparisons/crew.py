@@ -39,8 +39,6 @@ def useful_processes(threads: int) -> int:
 
 
 class Runner:
-    """Trains cells in processes of their own."""
-
     def __init__(self, cells: Cells, processes: int) -> None:
         self._cells = iter(cells)
         self._heard: SimpleQueue[tuple[int, News]] = SimpleQueue()
@@ -161,7 +159,6 @@ class Runner:
         return News.failure(cell_folder, lost)
 
     def _with_its_share(self, experiment: Experiment, number: int) -> Experiment:
-        """The experiment with its share of the GPUs and cores."""
         if not self._alone:
             return experiment
         engine = replace(experiment.engine, workers=1)
@@ -194,8 +191,6 @@ def _answer(line: str) -> dict[str, Any]:
 
 
 class ThisProcess(Trainer):
-    """Trains cells one after the other, here."""
-
     def __init__(self, cells: Cells) -> None:
         super().__init__()
         self._cells = cells

@@ -112,8 +112,6 @@ def fine_tuned(run: RecordedRun) -> EvaluationRecord | None:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What methods are compared, ranked and tuned by."""
-
     quantity: str  # of an Outcome
     name: str  # in a heading
 
@@ -243,7 +241,6 @@ def scored_on(runs: Iterable[RecordedRun]) -> str:
 
 
 def clients_scored_on(runs: Iterable[RecordedRun]) -> str:
-    """What the numbers of single clients are about."""
     return " or ".join(dict.fromkeys(run.clients_on for run in runs))
 
 
@@ -353,7 +350,6 @@ def _label(name: str, settings: Identity, peers: Sequence[Identity]) -> str:
 def _different(
     settings: Identity, groups: Sequence[Identity], wanted: Callable[[str], bool]
 ) -> dict[str, str]:
-    """The settings in which some of the groups differ, as text."""
     keys = {key for group in groups for key, _, _ in differences(settings, group)}
     return {
         key: f"{key.removeprefix('method.')}={plain(value)}"

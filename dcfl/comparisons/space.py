@@ -161,7 +161,6 @@ def split_commas(text: str) -> list[str]:
 
 
 def require_possible(space: Space, experiment: Experiment) -> None:
-    """Refuse keys and values that the experiment cannot have."""
     # Whether a method has a field depends on the point, if points have different methods.
     open = tuple(key.partition(".")[0] + "." for key in CHOOSERS if key in space.keys)
     for dimension in space.dimensions:

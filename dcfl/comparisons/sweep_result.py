@@ -26,8 +26,6 @@ from dcfl.system.wording import printable
 
 @dataclass(frozen=True)
 class FinalScore:
-    """The score of the chosen point, in percent of the test images."""
-
     spread: Spread | None  # over the seeds; None if training failed
     trial: Trial  # whose runs were scored
 
@@ -133,7 +131,6 @@ class SweepResult:
 
 
 def sweep_page(result: SweepResult) -> Page:
-    """What was chosen, the scores, all trials."""
     chosen, wanted = result.chosen, result.wanted
     seeds = plural(len(chosen.cells), "seed")
     facts = [

@@ -129,7 +129,6 @@ class SweepPlan:
 
 
 def _tested_as_it_is(trial: Trial) -> FinalScore:
-    """The models that the trials have ended with, on the test images."""
     from dcfl.trained.evaluate import evaluate
 
     accuracies = []
@@ -147,7 +146,6 @@ def plan_sweep(
     reuse: Sequence[Path] = (),
     by: str = "",
 ) -> SweepPlan:
-    """A sweep in the folder that the config names, or in a new one."""
     require_few(len(seeds), math.prod(len(dimension.values) for dimension in space.dimensions))
     if len({*seeds}) < len(seeds):
         raise ConfigError("each seed may be named once")

@@ -112,7 +112,6 @@ class News:
 
     @property
     def outcome(self) -> Outcome:
-        """What a finished cell came to."""
         return Outcome.of(RecordedRun.open(self.cell_folder.path))
 
     @property

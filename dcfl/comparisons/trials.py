@@ -102,8 +102,6 @@ def needs_holdout(experiment: Experiment) -> bool:
 
 @dataclass(frozen=True)
 class Trials:
-    """Makes the trials of a sweep."""
-
     experiment: Experiment
     seeds: Sequence[int]
     folder: Path

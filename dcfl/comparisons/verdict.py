@@ -66,7 +66,6 @@ def sentence(pair: Pair) -> str:
 
 
 def _difference(pair: Pair) -> str:
-    """What comes after the method's name."""
     paired, mean, kind = pair.paired, pair.paired.spread.mean, _kind(pair)
     if kind == LEVEL_WITH:
         return f"has the accuracy of {pair.other} in {_all_seeds(paired.seeds)} they share"

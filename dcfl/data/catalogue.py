@@ -135,7 +135,6 @@ OWN = ("folder", "npz", "sites")
 
 
 def is_named(name: str) -> bool:
-    """Whether a data set of this name can be loaded by it."""
     return name in PUBLIC or name == "remote" or name.partition(":")[0] in OWN
 
 
@@ -252,7 +251,6 @@ def _check_agreed(settings: DataSettings, kind: str) -> None:
 
 
 def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
-    """The data set with the settings' mean and deviation, if they give them."""
     mean, std = settings.mean, settings.std
     if not mean:
         return dataset
@@ -275,7 +273,6 @@ def _normalised(dataset: Dataset, settings: DataSettings) -> Dataset:
 
 
 def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
-    """The user's own images."""
     if not path.exists():
         raise DatasetMissing(f"{path}: no such {'file' if kind == 'npz' else 'folder'}")
     if kind == "npz":
@@ -294,7 +291,6 @@ def _users_own(kind: str, path: Path, settings: DataSettings) -> Arrays:
 
 
 def reading_of(settings: DataSettings) -> Reading:
-    """How the settings want pictures of the user's own to be read."""
     return Reading(
         settings.image_size,
         settings.fit,

@@ -140,15 +140,12 @@ def bounds(count: int, size: int) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class FederatedData:
-    """A data set on its device, and who owns what."""
-
     dataset: Dataset
     partition: Partition
     pooled: bool = False  # every client trains on the images of all
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """How many images each client trains on."""
         sizes = self.partition.sizes
         return np.full_like(sizes, sizes.sum()) if self.pooled else sizes
 

@@ -30,17 +30,14 @@ class Overview:
 
     @cached_property
     def held(self) -> NDArray[np.int64]:
-        """How many classes each client has."""
         return np.asarray((self.counts > 0).sum(axis=1))
 
     @cached_property
     def largest_shares(self) -> NDArray[np.float64]:
-        """The share of each client's most frequent class among its samples."""
         return np.asarray(self.counts.max(axis=1) / np.maximum(self.sizes, 1))
 
     @property
     def smallest(self) -> int:
-        """The number of the client with the fewest samples; the first of several."""
         return int(self.sizes.argmin())
 
     @property
@@ -74,7 +71,6 @@ class DatasetSummary:
         return self.test / max(self.train + self.test, 1)
 
     def as_json(self) -> dict[str, Any]:
-        """The fields that apply to this data set."""
         found = {**asdict(self), "identical": self.identical._asdict()}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -110,7 +106,6 @@ def summarise_dataset(dataset: Dataset, settings: DataSettings) -> DatasetSummar
 
 
 def _mixed_groups(dataset: Dataset) -> int | None:
-    """How many groups have images of several classes."""
     pairs = [
         torch.stack([part.groups, part.labels])
         for part in (dataset.train, dataset.test)
@@ -123,7 +118,6 @@ def _mixed_groups(dataset: Dataset) -> int | None:
 
 
 def _lacking(dataset: Dataset) -> dict[str, list[str]]:
-    """The classes that a site has no images of, for each site that lacks one."""
     assert dataset.partition is not None
     counts = dataset.partition.counts(dataset.train.labels.numpy(), dataset.classes)
     lacking = {

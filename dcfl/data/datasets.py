@@ -416,14 +416,12 @@ class Dataset:
         return self._keeping_back(held)
 
     def _by_hash(self, rows: Tensor | slice, share: float, salt: str) -> NDArray[np.bool_]:
-        """Which of these training images are kept back."""
         own = self.train[rows]
         keys = own.digests if own.groups is None else own.groups.numpy()
         mixed = [key_of(f"{salt} {key % 2**KEY_BITS}") for key in keys.tolist()]
         return np.isin(mixed, [*held_back(mixed, own.labels.tolist(), share)])
 
     def _keeping_back(self, held: NDArray[np.bool_]) -> Dataset:
-        """These training images to score on, and the others to train on."""
         remaining, kept_back = (torch.from_numpy(np.flatnonzero(one)) for one in (~held, held))
         dataset, test = self._training_on(remaining), self.train[kept_back]
         if self.partition is not None:

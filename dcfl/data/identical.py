@@ -61,7 +61,6 @@ def write_digests(folder: Path, train: Images, weights: str) -> None:
 
 
 def join_digests(folder: Path, other: Path) -> None:
-    """Add what another folder says, if it does."""
     _write(folder, read_digests(folder), read_digests(other))
 
 

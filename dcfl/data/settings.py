@@ -31,7 +31,6 @@ def accuracy_words(holdout: float) -> str:
 
 
 def dataset_words(name: str) -> str:
-    """The data set's name as people read it."""
     return "the sites' own images" if name == "remote" else name
 
 
@@ -132,7 +131,6 @@ class DataSettings(Settings):
             )
 
     def augmentation(self, usual: Augmentation) -> Augmentation:
-        """The data set's usual augmentation, overridden by what is set here."""
         return Augmentation(
             usual.crop if self.crop == "auto" else self.crop,
             usual.flip if self.flip == "auto" else self.flip,

@@ -21,8 +21,6 @@ from dcfl.system.wording import printable, some
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a model expects of images."""
-
     class_names: tuple[str, ...]
     image_shape: tuple[int, ...]  # see FeatureModel
     pictures: bool = True

@@ -58,7 +58,6 @@ class Attack:
     seed: int
 
     def data(self, data: ClientData) -> ClientData:
-        """What an attacker trains on."""
         if self.settings.kind != "label-flip":
             return data
         flipped = Images(data.images.pixels, data.classes - 1 - data.images.labels)
@@ -96,7 +95,6 @@ class Attack:
         return replace(honest, weights={**honest.weights, **sent})
 
     def _noise(self, change: Tensors, client: int, round: int) -> dict[str, Tensor]:
-        """A Gaussian vector as long as the change."""
         generator = generator_for(self.seed, round, client, "attack")
         drawn = {}
         for name, tensor in change.items():  # on the CPU: the same numbers on every device

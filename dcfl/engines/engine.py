@@ -116,8 +116,6 @@ class Engine(Backend, Protocol):
 
 @dataclass(frozen=True)
 class Session:
-    """What an engine is made from."""
-
     run: str  # the run's id, by which nodes elsewhere know it
     experiment: Experiment
     runner: ClientRunner

@@ -68,7 +68,6 @@ class Memories:
 
     @property
     def clients(self) -> list[int]:
-        """The clients that keep something."""
         return sorted(self._current)
 
     def in_ram(self, client: int) -> Tensors | None:

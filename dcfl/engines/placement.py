@@ -69,8 +69,6 @@ class Placement(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a worker has to hold."""
-
     model: FeatureModel
     images: Tensor  # a few of those it trains on
     batch_size: int
@@ -195,7 +193,6 @@ def can_fork() -> bool:
 
 
 def _obstacle(devices: list[torch.device]) -> str | None:
-    """Why there can be no pool."""
     if not can_fork():
         return NO_FORK
     if multiprocessing.current_process().daemon:

@@ -133,7 +133,6 @@ class ClientRunner:
         return self.compression.received(replace(broadcast, weights=weights, shared=shared))
 
     def here(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Bring tensors to the model's device."""
         return to_device(tensors, next(self.model.parameters()).device)
 
 
@@ -245,7 +244,6 @@ def two_images(dataset: Dataset) -> Tensor:
 
 
 def _check_outputs(model: FeatureModel, dataset: Dataset) -> None:
-    """Does a module from elsewhere take these images and return what methods need?"""
     images = two_images(dataset)
     try:
         with torch.no_grad(), evaluating(model):

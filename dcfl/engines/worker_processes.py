@@ -44,8 +44,6 @@ class ClientTask:
 
 @dataclass(eq=False)
 class ScoreTask:
-    """A part of the test images."""
-
     part: int
     order: Order
     attempts: int = 0  # that ended with the death of a worker
@@ -142,7 +140,6 @@ class WorkerHandle:
             self.connection.send_bytes(json.dumps(task.order).encode())
 
     def answers(self) -> tuple[list[Answer], bool]:
-        """The answers that have arrived, and whether the worker is alive."""
         arrived: list[Answer] = []
         try:
             while self.connection.poll():

@@ -107,7 +107,6 @@ NAMED = re.compile(r"(timm|torchvision):([A-Za-z0-9_.]{1,100})")
 
 
 def library_model(name: str, channels: int, size: int, classes: int) -> FeatureModel:
-    """Build a network of a library, with weights drawn at random."""
     match = NAMED.fullmatch(name)
     if match is None:
         raise ConfigError(f'model.name = "{name}": use "timm:NAME" or "torchvision:NAME"')

@@ -24,7 +24,6 @@ def within(name: str, parts: Collection[str]) -> bool:
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:
-    """Freeze the parts of these names, for good."""
     if not parts:
         return
     if not hasattr(model, "frozen_parts"):
@@ -55,7 +54,6 @@ def frozen_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def tensors_within(model: nn.Module, parts: Collection[str]) -> dict[str, Tensor]:
-    """The tensors of these parts, by all of their names in the state dict."""
     if not parts:
         return {}
     state = model.state_dict(keep_vars=True)
@@ -105,7 +103,6 @@ def personalise(model: nn.Module, parts: Sequence[str], key: str = "federation.p
 
 
 def personal_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The personal tensors themselves, by their names in the state dict."""
     frozen = frozen_tensors(model)
     own = tensors_within(model, getattr(model, "personal_parts", ()))
     return {name: tensor for name, tensor in own.items() if name not in frozen}

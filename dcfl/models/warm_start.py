@@ -83,7 +83,6 @@ def warm_start(model: nn.Module, weights: str, skipped: Sequence[str] = ()) -> N
 
 
 def _require_same(path: Path, given: Tensors, wanted: Tensors) -> None:
-    """Refuse a file of another model in one line."""
     shapes = [
         f"{name} is {list(given[name].shape)} and not {list(tensor.shape)}"
         for name, tensor in wanted.items()

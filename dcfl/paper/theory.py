@@ -18,8 +18,6 @@ MINUS = "\N{MINUS SIGN}"
 
 @dataclass(frozen=True)
 class Study:
-    """One sphere: the loss over M, and in a client's batches."""
-
     sphere: Sphere
     points: Sequence[Point]
     batches: Sequence[Point]
@@ -113,7 +111,6 @@ def _measured(point: Point) -> dict[str, str]:
 
 
 def finding(study: Study) -> str:
-    """What it means for the standard loss, in the numbers of a client's batch."""
     _, single, supervised = study.batches
     return (
         f"In dimension {study.sphere.dimension}, with {single.negatives} negatives, a batch's loss "

@@ -47,7 +47,6 @@ def write_report(
 
 
 def find_all_runs(folders: Sequence[Path]) -> list[RecordedRun]:
-    """All runs in these folders, each once."""
     runs = {run.folder.resolve(): run for folder in folders for run in find_runs(folder)}
     if not runs:
         raise RunFolderError("no folder given: name a run folder, or a folder of run folders")

@@ -204,7 +204,6 @@ LOSSES = {"loss": "loss of the global model", "train_loss": "training loss of th
 
 
 def accuracy_chart(groups: Sequence[Group]) -> Chart | None:
-    """None where no round has been scored."""
     return _curves(groups, ACCURACIES)
 
 
@@ -213,7 +212,6 @@ def loss_chart(groups: Sequence[Group]) -> Chart | None:
 
 
 def logged_chart(groups: Sequence[Group]) -> Chart | None:
-    """What the user's own code has logged."""
     rows = (row for group in groups for run in group.runs for row in run.rounds)
     return _curves(groups, {f"{LOG}{name}": name for row in rows for name in row.logged})
 
@@ -245,7 +243,6 @@ def drawn_first(groups: Sequence[Group]) -> set[str]:
 
 
 def _curves(groups: Sequence[Group], known: Mapping[str, str]) -> Chart | None:
-    """A chart of those quantities that some run has."""
     percent = known is ACCURACIES
     quantities: list[dict[str, Any]] = []
     for name, label in known.items():
@@ -287,7 +284,6 @@ def _run(
 
 
 def _axes(groups: Sequence[Group]) -> tuple[list[dict[str, str]], dict[str, Across]]:
-    """What curves can be drawn over, and how it is measured."""
     runs = [run for group in groups for run in group.runs]
     unit = data_unit(max((sent[-1] for run in runs if (sent := bytes_so_far(run))), default=0.0))
     known: list[tuple[str, str, str, Across]] = [

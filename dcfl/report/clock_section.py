@@ -59,7 +59,6 @@ def _kind(row: ClientRow) -> int:
 
 
 def _picture(run: RecordedRun, name: str) -> Picture:
-    """The visits of the first rounds: a bar each, beside those of other clients."""
     first = list(dict.fromkeys(row.client for row in run.clients))[:MOST_CLIENTS]
     shown = [row for row in run.clients if row.client in first][:MOST_VISITS]
     places = {client: at for at, client in enumerate(sorted({row.client for row in shown}))}

@@ -99,7 +99,6 @@ def pairs_table(pairs: Pairs, title: str, accuracy: str) -> Table:
 
 
 def differences_picture(pairs: Pairs, task: str, accuracy: str) -> Picture:
-    """A dot per difference, with its interval."""
     known = sorted(pairs.pairs, key=lambda pair: pair.paired.spread.mean)
     names = [pair.method if pairs.reference else _minus(pair) for pair in known]
     means = [pair.paired.spread.mean for pair in known]
@@ -232,7 +231,6 @@ ABOUT_MARKS = (
 
 
 def latex_text(standing: Standing) -> str:
-    """The tables of the page, with the rules of booktabs; of the results, what papers show."""
     tables = [_marked_table(standing, task) for task in standing.tasks]
     sections = [Section("Results", tables=tables), *comparison_sections(standing, drawn=False)]
     return ABOUT_MARKS + latex_tables(sections)

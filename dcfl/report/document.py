@@ -42,8 +42,6 @@ LATEX = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart, what it shows in words, and how to read it."""
-
     title: str
     alt: str
     explanation: str
@@ -80,8 +78,6 @@ class Table:
         return "\n\n".join(filter(None, [self.title and f"**{self.title}**", body, self.note]))
 
     def latex(self) -> str:
-        """A tabular with the rules of booktabs."""
-
         def line(cells: Sequence[str], at: int = -1) -> str:
             texts = (
                 rf"\textbf{{{_latex(text)}}}" if (at, across) in self.bold else _latex(text)
@@ -151,7 +147,6 @@ def write_page(page: Page, out: Path, figures: Path | None = None) -> Path:
 
 
 def latex_tables(sections: Iterable[Section]) -> str:
-    """The tables of all sections, with their titles as comments."""
     titled = [(section.title, table) for section in sections for table in section.tables]
     return "\n".join(
         f"% {printable(', '.join(filter(None, [title, table.title])))}\n{table.latex()}"

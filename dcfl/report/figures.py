@@ -101,7 +101,6 @@ def _file_name(words: str, taken: Sequence[Path]) -> str:
 
 
 def save(drawn: Figure, path: Path) -> None:
-    """Write the figure in the format that the file's name ends in."""
     date = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
     dpi = 150 if path.suffix == ".png" else 300
     with _style(), replacing(path) as partial, warnings.catch_warnings():

@@ -37,7 +37,6 @@ def run_html(summary: Summary, rounds: Sequence[RoundRow], images: str, folder: 
 
 
 def groups_html(groups: Sequence[Group], folder: Path | None = None, by: str = "") -> str:
-    """A row per method."""
     standing = Standing(groups, by)
     final = ["final", "own final"] if any(group.baseline for group in groups) else []
     names = ["label", "seeds", "MAX", "EMA", *(["gain"] if len(groups) > 1 else []), *final]
@@ -67,7 +66,6 @@ def _percent(value: float | None) -> str:
 
 
 def _curve(values: Sequence[float]) -> str:
-    """A line from the lowest to the highest value."""
     if len(values) < 2:
         return ""
     low, high = min(values), max(values)

@@ -289,7 +289,6 @@ def _partition_picture(run: RecordedRun, title: str, printed: bool) -> Picture:
 
 
 def _failures_section(runs: Sequence[RecordedRun], names: Names) -> Section | None:
-    """What went wrong in each run, however often."""
     found: dict[tuple[str, str, str], list[ClientRow]] = {}
     sentences = []
     for run in runs:
@@ -355,7 +354,6 @@ def names_of(runs: Sequence[RecordedRun]) -> dict[RecordedRun, str]:
 
 
 def _distinct(runs: Sequence[RecordedRun], describe: Callable[[RecordedRun], str | None]) -> str:
-    """The value that all runs share, or all their different values."""
     return text.listed(list(dict.fromkeys(filter(None, map(describe, runs)))), last="or")
 
 
@@ -423,7 +421,6 @@ def _participation(run: RecordedRun) -> str | None:
 def _cautions(
     groups: Sequence[Group], runs: Sequence[RecordedRun], names: dict[RecordedRun, str]
 ) -> list[str]:
-    """What a reader must know before trusting the numbers."""
     cautions = class_cautions(runs)
     for run in runs:
         cautions += _about_run(run, names[run] if len(runs) > 1 else "")

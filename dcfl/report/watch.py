@@ -44,8 +44,6 @@ Signature = tuple[tuple[str, int, int], ...]  # name, time of change and size of
 
 @dataclass(frozen=True)
 class State:
-    """What the page shows now."""
-
     version: str  # changes with the content
     title: str
     content: Markup
@@ -95,7 +93,6 @@ def _state_of(page: Page) -> State:
 
 
 def _run_folders(folders: Iterable[Path]) -> list[Path]:
-    """The folders of runs that have begun, each once."""
     found = dict.fromkeys(path for folder in folders for path in _below(folder, DEEPEST))
     return list(found)[:MOST_RUNS]
 
@@ -139,7 +136,6 @@ def _is_silent(run: RecordedRun) -> bool:
 
 
 def _pace(run: RecordedRun) -> float:
-    """Seconds of a round, lately."""
     return fmean(row.seconds for row in run.rounds[-RECENT:])
 
 

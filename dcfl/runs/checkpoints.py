@@ -94,8 +94,6 @@ class Checkpoint(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints in one run folder."""
-
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._indexes: dict[Path, Index] = {}  # of the checkpoints written or read here
@@ -159,7 +157,6 @@ class Checkpoints:
 
     @property
     def indexes(self) -> list[Index]:
-        """The memories that each checkpoint needs."""
         return [*self._indexes.values()]
 
     def drop_after(self, round: int) -> None:
@@ -168,7 +165,6 @@ class Checkpoints:
         self._delete(path for path in self.paths() if _by_round(path) > last)
 
     def has(self, round: int) -> bool:
-        """Whether there is one of that round, written or read here."""
         return self._path(round) in self._indexes
 
     def keep_newest(self) -> Index:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 def connect(session: Session) -> AbstractContextManager[Engine]:
-    """The engine that the config names."""
     engine = session.experiment.engine
     require_startable(engine)
     return on_this_machine(session) if engine.name == "embedded" else _flower_simulation(session)
@@ -35,7 +34,6 @@ def require_startable(engine: EngineSettings) -> None:
 
 @contextmanager
 def on_this_machine(session: Session) -> Iterator[Embedded | Pool]:
-    """Train in this process or in a pool of workers."""
     devices = session.placement.devices
     with Memories(
         session.memories,

@@ -38,8 +38,6 @@ Interval = tuple[Percent, Percent]
 
 @dataclass(frozen=True)
 class ClientScore:
-    """One client or site, on what the record says."""
-
     name: Text
     images: Count  # of its own; 0: it has none, and those of all count in its mix of classes
     accuracy: Percent
@@ -269,7 +267,6 @@ def by_sites(
 
 
 def sum_of_sites(found: Sequence[OwnScores]) -> Scores:
-    """Each with its weight."""
     return reduce(add, (one.scores.weighted(one.weight) for one in found))
 
 

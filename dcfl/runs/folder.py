@@ -105,14 +105,12 @@ RowKind = TypeVar("RowKind", bound=Row)
 
 
 def folder_for(experiment: Experiment, dataset: str) -> Path:
-    """The folder of a new run: the one the config names, or a new one."""
     if experiment.output.dir:
         return Path(experiment.output.dir)
     return new_folder(f"{dataset}-{experiment.method.name}")
 
 
 def new_folder(name: str) -> Path:
-    """A folder in runs/ that does not exist yet, named after the time and `name`."""
     short = re.sub(r":.*[/\\]", "-", name)  # folder:/some/where would be nested folders
     plain = re.sub(r"[^\w.-]+", "-", short).encode()[-LONGEST_FOLDER_NAME:].decode(errors="ignore")
     stamped = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{plain}"

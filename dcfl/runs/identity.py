@@ -62,7 +62,6 @@ def identity(described: Mapping[str, Any]) -> Identity:
 
 
 def of_run(run: RecordedRun) -> Identity:
-    """A recorded run as `identity` wants it described."""
     built_in = {"method": BUILT_IN, "model": BUILT_IN}
     contents = {fact: run.environment.get(fact, built_in.get(fact)) for fact in CONTENTS}
     return {**flat(run.config), **contents}
@@ -77,7 +76,6 @@ def across_seeds(run: RecordedRun) -> Identity:
 
 
 def flat(tables: Mapping[str, Mapping[str, Any]]) -> Identity:
-    """Flatten tables into dotted keys, in order."""
     return {
         f"{section}.{key}": value
         for section, table in tables.items()
@@ -99,7 +97,6 @@ def complete(settings: Mapping[str, Any]) -> Identity:
 
 
 def defaults(settings: Mapping[str, Any]) -> Identity:
-    """The defaults of an experiment with this method, server optimiser and data set."""
     method, optimizer = str(settings.get("method.name")), str(settings.get("server.optimizer"))
     return _defaults(
         str(settings.get("data.dataset", "digits")),
@@ -126,7 +123,6 @@ def of_kind(settings: Mapping[str, Any], *kinds: Kind) -> Identity:
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """The keys in which two identities differ, in order."""
     return [
         Difference(key, first.get(key), second.get(key))
         for key in {**first, **second}

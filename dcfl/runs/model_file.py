@@ -147,8 +147,6 @@ MODEL_FILES: dict[Kept, str] = {"last": MODEL, "best": "best.safetensors"}
 
 
 class ModelShape(BaseModel):
-    """How to rebuild the model, and what its inputs and outputs mean."""
-
     model_config = ConfigDict(strict=True, extra="ignore")
 
     settings: dict[str, Any]
@@ -175,13 +173,11 @@ SETTINGS: TypeAdapter[ModelSettings] = TypeAdapter(ModelSettings)
 
 
 def round_file(round: int, client: int | None = None) -> str:
-    """The model of a round, with output.keep_every, or what a client sent in it."""
     owner = "" if client is None else f"-client-{client:06d}"
     return f"round-{round:06d}{owner}.safetensors"
 
 
 def read_updates(run: RecordedRun, round: int) -> dict[int, ClientUpdate]:
-    """As `Recorder.keep_update` has written them."""
     updates = {}
     for row in run.each_client():
         path = run.folder / round_file(round, row.client)
@@ -382,7 +378,6 @@ def _require_code(shape: ModelShape, path: Path) -> None:
 
 
 def _rebuilt(shape: ModelShape, weights: Tensors, path: Path) -> tuple[FeatureModel, ModelSettings]:
-    """Build the model, after checking that its tensors match those of the file."""
     size = (*_inputs(shape), shape.classes)
     try:
         settings = SETTINGS.validate_python(shape.settings)
@@ -402,8 +397,6 @@ def _inputs(shape: ModelShape) -> tuple[int, Size]:
 
 
 def _require_fitting(model: FeatureModel, weights: Tensors, path: Path, own: bool = False) -> None:
-    """Check that the model has the tensors of the file."""
-
     def described(tensors: Tensors) -> dict[str, tuple[torch.dtype, torch.Size]]:
         return {name: (tensor.dtype, tensor.shape) for name, tensor in tensors.items()}
 

@@ -42,8 +42,6 @@ from dcfl.system.own_files import OwnFile
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run before its first round."""
-
     experiment: Experiment  # resolved: no setting is left open
     data: FederatedData  # the images, and which client owns which
     model: FeatureModel  # the clients train it in turn
@@ -67,13 +65,11 @@ class Prepared:
 
     @property
     def cohort(self) -> int:
-        """Clients in each round."""
         experiment = self.experiment
         return cohort_size(experiment.data.population, experiment.federation.share)
 
     @property
     def workers(self) -> str:
-        """How many processes train, and why so many."""
         count, engine = len(self.placement.devices), self.experiment.engine
         if engine.at_sites:
             return "SuperNodes"
@@ -289,7 +285,6 @@ def _participation(experiment: Experiment, dataset: Dataset, clients: int) -> fl
 
 
 def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> Placement:
-    """The processes and devices for `cohort` clients per round."""
     dataset = runner.data.dataset
     load = Load(runner.model, two_images(dataset), experiment.training.batch_size)
     return place(experiment.engine, cohort, load)

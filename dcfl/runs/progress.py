@@ -65,8 +65,6 @@ def _first_loss(lost: Sequence[ClientRow]) -> str:
 
 
 class RoundStatus:
-    """Accuracy, speed and the time left, from the rounds seen so far."""
-
     def __init__(self, experiment: Experiment) -> None:
         self.rounds, self.began = experiment.federation.rounds, time.perf_counter()
         whose = "the global model's " if experiment.own_models else ""
@@ -76,7 +74,6 @@ class RoundStatus:
         self.clients = 0
 
     def after(self, row: RoundRow) -> tuple[str, float]:
-        """The status as text, and the seconds left."""
         self.first = row.round - 1 if self.first is None else self.first
         self.clients += row.sampled
         elapsed = max(time.perf_counter() - self.began, 1e-9)
@@ -135,7 +132,6 @@ def shown(
 
 
 def in_notebook() -> bool:
-    """Whether this is a kernel of Jupyter, Colab or the like."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     return any(kind.__name__ == "ZMQInteractiveShell" for kind in type(shell).__mro__)

@@ -154,7 +154,6 @@ class Recorder:
         self._write_json(SUMMARY, summary.to_json())
 
     def synced_log_lengths(self) -> dict[str, int]:
-        """Flush the logs to the disk and return their lengths in bytes."""
         lengths = {}
         for name in LOGS:
             path = self.folder / name

@@ -43,7 +43,6 @@ def parsed(text: str | bytes, path: Path) -> Json:
 
 
 def validated(kind: TypeAdapter[T], value: Json, path: Path, strict: bool | None = None) -> T:
-    """Convert the value to its expected type; raises RunFolderError if it does not match."""
     try:
         return kind.validate_python(value, strict=strict)
     except ValidationError as error:
@@ -57,7 +56,6 @@ def damaged(path: Path, reason: str) -> RunFolderError:
 
 
 def read_partition(path: Path) -> dict[str, NDArray[Any]]:
-    """Read the samples per client and class, the class names and the hash of the split."""
     try:
         stored = read_arrays(path, ("counts", "class_names", "sha256"))
     except DatasetCorrupt as error:

@@ -105,7 +105,6 @@ class Stoppable:
 def until_stopped(
     rounds: Iterator[Round], engine: Engine, stopping: Callable[[], bool]
 ) -> Iterator[tuple[Round, float]]:
-    """Yield each round when its clients are done, with the seconds it took."""
     while not stopping():
         began = time.perf_counter()
         try:
@@ -246,7 +245,6 @@ class Training:
         return again
 
     def _record(self, trained: Trained) -> RoundRow:
-        """Finish the round's evaluation, write its row and, if due, its checkpoint."""
         round, at, engine = trained.round, self._at, self._engine
         began = time.perf_counter()
         judged = self._judged() if trained.scored else None
@@ -512,7 +510,6 @@ class Run:
         personal: Sequence[PersonalRow],
         recalls: tuple[ClassRecall, ...],
     ) -> None:
-        """Write the models and the summary, and delete what was for resuming."""
         at, prepared = self._position, self.prepared
         if not at.rounds.used:  # the model never changed: there is no result
             raise TooFewClients(

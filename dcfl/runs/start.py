@@ -32,7 +32,6 @@ from dcfl.server.validation import check_like
 
 
 def keeps_checkpoint(tables: Tables) -> bool:
-    """Whether a finished run with these settings can be made longer."""
     return not _reason_for_no_checkpoint(tables)
 
 
@@ -107,8 +106,6 @@ class Begun:
 
 @dataclass(frozen=True)
 class Resumption:
-    """How a recorded run is taken up again."""
-
     allow: Collection[str] = ()  # keys in which it may differ from how it was begun
     finished: bool = False  # it had ended, and is made longer
     begun: Begun | None = None  # it is a new one, but for these rounds
@@ -153,7 +150,6 @@ def _require_same(begun: Begun, prepared: Prepared) -> None:
 
 
 def _take_over(begun: Begun, new: Position, prepared: Prepared, recorder: Recorder) -> None:
-    """Copies the rows of these rounds."""
     model = load_model(begun.run.folder, model=prepared.model, round=begun.rounds)
     new.state, clients = ServerState(begun.rounds, named.snapshot(model), {}, {}), begun.run.clients
     for row in islice(begun.run.each_round(), begun.rounds):
@@ -308,7 +304,6 @@ class Saver:
             self.commit_now(engine)
 
     def commit_now(self, engine: Engine) -> None:
-        """Write the checkpoint, unless it is there."""
         if not self.checkpoints.has(self.at.state.round):
             self.commit(engine, self.at.state, engine.memories.save())
 
@@ -328,5 +323,4 @@ class Saver:
         engine.memories.keep_only(self.checkpoints.write(Checkpoint(state, progress, self.at.best)))
 
     def elapsed(self) -> float:
-        """Seconds that the run has taken, before it was resumed included."""
         return self.at.seconds + time.perf_counter() - self.began

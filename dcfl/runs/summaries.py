@@ -160,13 +160,11 @@ def percent(value: float | None) -> str:
 
 
 def global_words(summary: Summary, accuracy: str = "accuracy") -> str:
-    """What the model is worth that all clients share."""
     highest, average = percent(summary.max_accuracy), percent(summary.ema_accuracy)
     return f"{accuracy} {percent(summary.final_accuracy)}, MAX {highest}, EMA {average}"
 
 
 def own_words(summary: Summary) -> str:
-    """What the clients' own models are worth to them."""
     worst = percent(summary.worst_decile_personal_accuracy)
     found, of = summary.personal_models, summary.clients
     return (
@@ -238,7 +236,6 @@ def _continued(
 def _mean_of(
     name: str, clients: Sequence[ClientReport], weight: Callable[[ClientReport], int]
 ) -> float | None:
-    """The mean of a metric over all clients with a valid reply that told it."""
     told = [client for client in clients if client.outcome == "ok" and name in client.metrics]
     total = sum(client.metrics[name] * weight(client) for client in told)
     weights = sum(map(weight, told))
@@ -248,7 +245,6 @@ def _mean_of(
 def client_rows(
     round: Round, judged: Judged | None, site_names: Sequence[str] = ()
 ) -> list[ClientRow]:
-    """One row per sampled client."""
     clients = [client.client for client in round.clients]
     sampled = judged.client_accuracies[clients].tolist() if judged else [nan] * len(clients)
     return [

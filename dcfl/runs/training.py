@@ -127,7 +127,6 @@ def resume(
 
 
 def _result(run: Run, on_round: OnRound | None, progress: bool | None = None) -> Result:
-    """Train all rounds."""
     with shown(run.experiment.method.name, run.experiment, run.folder, progress) as show:
         for row in run.rounds():
             show(row)

@@ -53,7 +53,6 @@ class OwnFile:
 
     @property
     def code_sha256(self) -> str:
-        """The hash of all that was run."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def classes(self, base: type[Kind]) -> list[type[Kind]]:
@@ -125,7 +124,6 @@ def _names(source: bytes, package: str) -> Iterator[str]:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    """Where a module is, loaded or not."""
     parent = name.rpartition(".")[0]
     with suppress(Exception):  # modules that load lazily, and finders, raise what they like
         if not parent:
@@ -175,5 +173,4 @@ def own_file_of(kind: object) -> OwnFile | None:
 
 
 def own_modules() -> list[ModuleType]:
-    """All users' files that have run in this process."""
     return [file.module for file in _LOADED.values()]

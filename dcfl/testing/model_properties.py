@@ -27,8 +27,6 @@ TOLERANCE = 1e-4  # of the largest number: kernels for the two layouts round dif
 
 @dataclass(frozen=True)
 class Network:
-    """A network to check, and the images that it is built for."""
-
     settings: ModelSettings
     channels: int
     size: int

@@ -120,7 +120,6 @@ def _uploads_of_neighbours(method: Method, norm: Norm) -> Iterator[dict[str, Ten
 
 
 def _require_private(method: Method) -> None:
-    """With noise the server accepts its replies, and makes sense of them."""
     model = toy_model("group")  # which [privacy] covers
     settings, example = PrivacySettings(clip=1.0, noise=1.0), _upload_example(method, "group")
     try:

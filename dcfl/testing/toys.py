@@ -57,8 +57,6 @@ def toy_model(norm: Norm = "batch", seed: int = 0) -> FeatureModel:
 
 
 class Visit(NamedTuple):
-    """One client's round: its reply, and what it keeps."""
-
     update: ClientUpdate
     memory: Tensors
 
@@ -186,7 +184,6 @@ def toy_server(
 
 
 def averaged(method: Method, norm: Norm, updates: list[ClientUpdate]) -> ServerState:
-    """The server's state after a round with these replies, averaged plainly."""
     model = toy_model(norm)
     server = toy_server(method, model, len(updates))
     state = ServerState(0, snapshot(model), {}, {})

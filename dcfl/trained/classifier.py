@@ -67,8 +67,6 @@ def _in(path: Path, labels: dict[str, int]) -> Iterator[Found]:
 
 
 class Seen(NamedTuple):
-    """What the model makes of some pictures."""
-
     output: Output | None  # on the CPU; None if no picture could be read
     # Each picture with its row of the output, or with why it could not be read.
     pictures: list[tuple[Found, int | str]]

@@ -21,8 +21,6 @@ from dcfl.trained.subject import embed
 
 
 class EmbeddedPictures(NamedTuple):
-    """The pictures that could be read, a row each, and those that could not."""
-
     features: NDArray[np.float32]  # [n, d]
     files: list[str]
     labels: NDArray[np.int64]  # of the class folder a picture lies in; -1: not known
@@ -89,7 +87,6 @@ def require_npz(path: Path) -> None:
 
 
 def write_embeddings(path: Path, embedded: EmbeddedPictures) -> None:
-    """An .npz of plain numbers and text, whole or not at all."""
     with replacing(path) as partial, partial.open("wb") as stream:
         np.savez(
             stream,

@@ -153,8 +153,6 @@ def _by_the_sites(run: RecordedRun, which: Which) -> EvaluationRecord:
 
 @dataclass(frozen=True)
 class ModelScoring:
-    """A run's model, ready to be scored."""
-
     run: RecordedRun
     which: Which
     model: FeatureModel
@@ -273,7 +271,6 @@ class ModelScoring:
 
 
 def _right(logits: Tensor, images: Images) -> Tensor:
-    """Which images the model gets right."""
     return logits.argmax(dim=1) == images.labels.cpu()
 
 
@@ -286,7 +283,6 @@ def _groups(images: Images) -> Tensor | None:
 def _client_scores(
     names: Sequence[str], images: Images, owners: Tensor, right: Tensor
 ) -> tuple[ClientScore, ...]:
-    """A row for each client that owns some of the images."""
     rows = []
     for number, name in enumerate(names):
         mine, own = right[owners == number], images[owners == number]
@@ -298,7 +294,6 @@ def _client_scores(
 
 
 def _together(parts: Sequence[Images]) -> tuple[Images, Tensor]:
-    """All images, and the number of the part that each comes from."""
     groups = [part.groups for part in parts if part.groups is not None]
     pixels, labels = (torch.cat([getattr(part, n) for part in parts]) for n in ("pixels", "labels"))
     whole = Images(pixels, labels, torch.cat(groups) if len(groups) == len(parts) else None)

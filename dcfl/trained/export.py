@@ -52,8 +52,6 @@ IMAGES = 100
 
 
 class Compared(NamedTuple):
-    """What the model and the file are compared on."""
-
     pixels: Tensor  # uint8 [n, H, W, C], or feature vectors [n, d]
     description: str
 
@@ -114,8 +112,6 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is wanted of an export."""
-
     format: str
     which: Which = "last"
     prepare: bool = False  # pixels go in, probabilities come out

@@ -123,8 +123,6 @@ LONGEST_REASON = 300  # characters of what an exporter says
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """A kind of file."""
-
     suffix: str
     title: str
     to_bytes: Callable[[ExportedGraph, Tensor], bytes]  # the graph, and inputs to try it on

@@ -29,8 +29,6 @@ from dcfl.system.json_types import Json
 
 @dataclass(frozen=True)
 class Forgetting:
-    """What it takes for a finished run to forget a client."""
-
     run: RecordedRun
     client: int
     from_start: bool = False  # although a later round would do
@@ -103,7 +101,6 @@ class Forgetting:
 
     @property
     def seconds(self) -> float:
-        """What the rounds that are trained again took."""
         return sum(row.seconds for row in self.run.each_round() if row.round > self.start)
 
     @property

@@ -38,8 +38,6 @@ KINDS = {"accuracy": "accuracy", "macro F1": "f1"}  # of metrics, as hubs call t
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card is written from."""
-
     run: RecordedRun
     which: Which
     graph: ExportedGraph
@@ -124,7 +122,6 @@ def _templates() -> Environment:
 
 
 def reading_words(data: DataSettings) -> str:
-    """How pictures become 8 bits and a square."""
     deep = (
         "the full range of their bits"
         if not data.window

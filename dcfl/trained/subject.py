@@ -74,14 +74,11 @@ def load_own_data(run: RecordedRun, model: FeatureModel) -> Dataset:
 
 
 def kind_of_images(settings: DataSettings) -> str:
-    """The images that the run is scored on."""
     return "kept-back training images" if settings.holdout else "test images"
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A finished run, with everything needed to examine its model."""
-
     run: RecordedRun
     experiment: Experiment
     model: FeatureModel  # as it was at the end, in evaluation mode
@@ -89,12 +86,10 @@ class Subject:
 
     @property
     def round(self) -> int:
-        """The number of the last round."""
         return self.run.rounds[-1].round
 
     @property
     def embeddings(self) -> tuple[Embedding, ...]:
-        """The embeddings that the model has."""
         side = self.experiment.model.head.startswith("side")
         return ("features", "projection") if side else ("features",)
 

@@ -26,8 +26,6 @@ NAMES_BYTES = 50_000  # the official lists of class names have fewer than 2,000
 
 @dataclass(frozen=True)
 class Layout:
-    """The official form of a data set: which files, and what is in them."""
-
     dataset: str
     folder: str
     train: tuple[str, ...]
@@ -78,7 +76,6 @@ def read_cifar(name: str, folder: Path) -> Arrays:
 
 
 def cifar_files(name: str, folder: Path) -> list[Path]:
-    """The files that `read_cifar` reads."""
     return _files(*_locate(name, folder))
 
 
@@ -103,7 +100,6 @@ def verify_cifar(name: str, folder: Path) -> list[str]:
 
 
 def _locate(name: str, folder: Path) -> tuple[Path, Layout]:
-    """Where the data set is, and its layout."""
     layout = LAYOUTS[name]
     places = (folder / layout.folder, folder)
     place = min(places, key=lambda place: len(_absent(place, layout)))

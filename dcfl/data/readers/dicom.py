@@ -108,7 +108,6 @@ def _grey(
 
 
 def _rescaling(header: Dataset) -> tuple[float, float]:
-    """Slope and intercept, from stored levels to the units of the modality."""
     if "ModalityLUTSequence" in header:
         raise ValueError("a table of levels instead of a slope and an intercept")
     if any(name in header for name in FUNCTIONAL_GROUPS):

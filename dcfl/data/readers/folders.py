@@ -66,7 +66,6 @@ def require_classes(names: Sequence[str], folder: Path) -> None:
 
 
 def warn_of_spellings(class_names: Sequence[str], folder: Path, warn: Warn) -> None:
-    """Warns of classes whose names differ in capitals alone."""
     for _, alike in groupby(sorted(class_names, key=str.casefold), key=str.casefold):
         if len(names := sorted(alike)) > 1:
             warn(
@@ -85,7 +84,6 @@ def _read_as(kind: str, folder: Path) -> str:
 
 
 def _agreed(names: Sequence[str]) -> str:
-    """How to say that these are the classes."""
     if len(names) <= MOST_NAMED:
         return printable(typed("data.class_names", names))
     return f"data.class_names, a list of all {len(names)}"
@@ -170,7 +168,6 @@ def _load(
 
 
 def _warn_of_ignored(folder: Path, found: Sequence[PictureFile], warn: Warn) -> None:
-    """Warns of pictures below the folder that are in none of the class folders that are read."""
     read = {os.path.realpath(picture.path) for picture in found}
     ignored = sorted(
         os.path.relpath(path, folder)
@@ -307,7 +304,6 @@ class PictureCheck:
 
     @property
     def broken_text(self) -> str:
-        """How many pictures are broken, and the first of them."""
         names = (
             f"{os.path.relpath(path, self.folder)} ({self.broken[path]})"
             for path in sorted(self.broken)
@@ -327,7 +323,6 @@ def check_pictures(folder: Path) -> PictureCheck:
 
 
 def broken_pictures(paths: Sequence[Path], window: Sequence[float] = ()) -> dict[Path, str]:
-    """All that cannot be read, and why."""
     # Names that are hidden from this user are broken pictures too.
     reading = Reading(_SIDE, broken="skip", unreadable="skip", window=window)
     broken: dict[Path, str] = {}

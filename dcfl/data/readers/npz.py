@@ -80,7 +80,6 @@ def read_npz(path: Path) -> Arrays:
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Write what `read_npz` reads, whole or not at all."""
     as_they_are = not len(arrays.mean)
     keys = SPELLINGS[-1] if as_they_are else SPELLINGS[0 if arrays.train_pixels.ndim > 2 else 2]
     parts = (arrays.train_pixels, arrays.train_labels, arrays.test_pixels, arrays.test_labels)
@@ -93,7 +92,6 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 
 
 def _with_the_rest(path: Path, arrays: Arrays, stored: dict[str, NDArray[Any]]) -> Arrays:
-    """Sites, groups and normalisation, if the file has them."""
     sites = _names(path, "site_names", stored.get("site_names")) or ()
     tests, wide = len(arrays.test_labels), arrays.train_pixels.shape[-1]
     lengths = {"train_groups": len(arrays.train_labels), "test_groups": tests, "test_owners": tests}

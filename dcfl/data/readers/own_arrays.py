@@ -84,7 +84,6 @@ def dataset_from(
 
 
 def _tests(test: Any, given: Given, names: tuple[str, ...]) -> Images:
-    """The test inputs that were given themselves."""
     inputs, labels = test if isinstance(test, tuple) and len(test) == 2 else (test, None)
     named = {
         role: getattr(given, role) if isinstance(getattr(given, role), str) else None
@@ -163,7 +162,6 @@ def _of_columns(
 
 
 def _file(path: Path) -> Any:
-    """A .csv or .parquet file as a table; needs pandas."""
     try:
         import pandas as pd
     except ModuleNotFoundError as error:
@@ -184,7 +182,6 @@ def _file(path: Path) -> Any:
 
 
 def _array(what: str, values: Any) -> NDArray[Any]:
-    """Takes an array, a tensor on any device, or a list of either."""
     if isinstance(values, torch.Tensor):
         return np.asarray(values.detach().cpu().numpy())
     if not hasattr(values, "__array__"):
@@ -236,7 +233,6 @@ def _of_pictures(what: str, pictures: Sequence[Any], image_size: int | None) -> 
 
 
 def _names_in(labels: Any) -> tuple[str, ...]:
-    """The different labels, if they are words and not numbers."""
     array = _array("labels", labels)
     return tuple(sorted({*map(str, array.tolist())})) if array.dtype.kind in "USO" else ()
 
@@ -256,7 +252,6 @@ def _labels(what: str, labels: Any, names: Sequence[str], images: int) -> NDArra
 
 
 def _one_each(what: str, values: Any, count: int) -> NDArray[np.str_] | None:
-    """A name for each image."""
     if values is None:
         return None
     names = np.array([str(one) for one in _array(what, values).tolist()])

@@ -50,8 +50,6 @@ MOST_OTHERS = 50_000  # of them neither pictures nor folders, and ten more for e
 
 @dataclass(frozen=True)
 class Reading:
-    """How pictures are read, and what happens to those that cannot be."""
-
     size: int
     fit: Fit | Literal["exact"] = "resize"
     broken: Broken = "refuse"
@@ -91,7 +89,6 @@ def require_folder(folder: Path) -> None:
 
 
 def listed(folder: Path) -> list[str]:
-    """The names in a folder, without hidden ones."""
     try:
         return [name for name in os.listdir(folder) if not name.startswith(".")]
     except OSError as error:
@@ -219,7 +216,6 @@ def _reason(error: Exception) -> str:
 
 
 def _decode(path: Path, reading: Reading) -> NDArray[np.uint8]:
-    """The pixels of a picture, [size, size, 3]."""
     if not path.is_file():  # a pipe would hang, a device would never end
         raise ValueError("not a file" if path.exists() else "a link to nowhere")
     if path.stat().st_size > LARGEST_PICTURE:

@@ -39,7 +39,6 @@ def read_tiny_imagenet(folder: Path) -> Arrays:
 
 
 def tiny_imagenet_files(folder: Path) -> list[Path]:
-    """All files that `read_tiny_imagenet` reads, sorted."""
     root = _tiny_root(folder)
     lists = [root / name for name in TINY_LISTS]
     pictures = [

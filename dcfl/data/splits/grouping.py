@@ -48,7 +48,6 @@ GroupOf = Callable[[Path, Path], str]  # of a picture, in the folder of a class
 
 
 def check_grouping(rule: str) -> None:
-    """Refuses what `grouping` could not read."""
     if not rule:
         raise ConfigError(
             'data.group must be "subfolder", "none", a regular expression or a .csv file, not empty'
@@ -102,7 +101,6 @@ def is_table(rule: str) -> bool:
 
 
 def grouping(rule: str) -> GroupOf:
-    """The rule that data.group gives."""
     if rule == NONE:
         return lambda path, class_folder: ALONE
     if rule == SUBFOLDER:
@@ -152,7 +150,6 @@ def _by_table(table: Path) -> GroupOf:
 
 
 def _read_table(table: Path) -> dict[str, str]:
-    """The group of each file, by its absolute path."""
     folder = Path(os.path.abspath(table)).parent
     with _table(table) as stream:
         rows = csv.DictReader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
@@ -186,7 +183,6 @@ def table_sha256(rule: str) -> str:
 
 
 def numbered(names: Sequence[Hashable]) -> NDArray[np.int64]:
-    """A number for each name, in the order in which they first appear."""
     numbers: dict[Hashable, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
 
@@ -307,7 +303,6 @@ def warn_about_groups(
     class_names: Sequence[str],
     warn: Callable[[str], object],
 ) -> None:
-    """Warns where groups do not fit the division."""
     if not come_in_groups([*train, *test]):
         return
     trained = {picture.owner for picture in train if picture.group}

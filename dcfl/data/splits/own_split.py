@@ -38,8 +38,6 @@ LONGEST_NAME = 40  # characters of a client's name in a message
 
 @dataclass(frozen=True)
 class MadeFor:
-    """The data set whose images are numbered."""
-
     dataset: str
     images: int
     labels_sha256: str  # tells another data set, or another order of its images
@@ -52,8 +50,6 @@ class MadeFor:
 
 @dataclass(frozen=True, eq=False)
 class OwnSplit:
-    """What a file says, whatever its form."""
-
     parts: tuple[Numbers, ...]  # of the images of each client
     names: tuple[str, ...] = ()  # of the clients; none: they are numbered
     made_for: MadeFor | None = None
@@ -167,7 +163,6 @@ CLIENT_COLUMNS = ("client", "client_id", "cid", "partition_id", "partition", "si
 
 
 def read_own_split(file: str) -> OwnSplit:
-    """The split in the file that `data.partition = "file:..."` names."""
     path = Path(os.path.abspath(os.path.expanduser(file)))
     if path.suffix.lower() not in READERS:
         raise ConfigError(f"data.partition: {path}: the name must end in {' or '.join(READERS)}")
@@ -292,7 +287,6 @@ READERS: dict[str, Callable[[bytes], OwnSplit]] = {".json": _read_json, ".csv": 
 
 
 def split_text(split: OwnSplit) -> str:
-    """The content of the file that the split's path names."""
     writers = {".json": _json_text, ".csv": _csv_text}
     if split.path.suffix.lower() not in writers:
         raise ConfigError(f"{split.path}: the name must end in {' or '.join(writers)}")
@@ -300,7 +294,6 @@ def split_text(split: OwnSplit) -> str:
 
 
 def _json_text(split: OwnSplit) -> str:
-    """JSON with a line per client."""
     rows = [json.dumps(part.tolist()) for part in split.parts]
     if split.names:
         rows = [f"{json.dumps(n)}: {row}" for n, row in zip(split.names, rows, strict=True)]

@@ -91,8 +91,6 @@ def split_words(partition: str, alpha: float) -> str:
 
 @dataclass(frozen=True, eq=False)
 class SplitRequest:
-    """What a scheme has to work with."""
-
     labels: Integers
     clients: int
     alpha: float

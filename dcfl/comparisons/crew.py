@@ -203,60 +203,30 @@ class ThisProcess(Trainer):
             yield from self.train(cell_folder)
 
 
-def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
-    """How many processes: as asked for (0: as there are cores for), but not more than cells; one
-    if some of them can be trained here only."""
+def crew_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> Crew:
+    """As many processes as asked for (0: as there are cores for), but not more than cells; this one
+    alone if some of them can be trained here only."""
     if parallel < 0:
         raise ConfigError(f"parallel must be 0 or more runs at the same time, not {parallel}")
-    if len(leaving(cells)) < max(len(cells), 1):
-        return 1
-    return min(parallel or useful_processes(cells[0].cell.experiment.engine.threads), len(cells))
+    if not cells or not _can_leave(cells):
+        return ThisProcess(cells)
+    wanted = parallel or useful_processes(cells[0].cell.experiment.engine.threads)
+    processes = min(wanted, len(cells))
+    return Runner(cells, processes) if processes > 1 else ThisProcess(cells)
 
 
-def leaving(cells: Sequence[CellFolder[Cell]]) -> list[CellFolder[Cell]]:
-    """Those that another process can train. Flower brings processes of its own, which do not share
-    a machine. Of cells that differ in their seed alone, one is asked."""
-    known: dict[tuple[object, str], bool] = {}
-    found = []
+def _can_leave(cells: Sequence[CellFolder[Cell]]) -> bool:
+    """Flower brings processes of its own, which do not share a machine. Of cells that differ in
+    their seed alone, one is asked."""
+    kinds: dict[tuple[object, str], Experiment] = {}
     for cell in cells:
         one = cell.cell.experiment
         one = replace(one, federation=replace(one.federation, seed=0))
-        kind = (type(one.method), repr(one))
-        if kind not in known:
-            known[kind] = one.engine.name == "embedded" and can_travel(one)
-        if known[kind]:
-            found.append(cell)
-    return found
+        kinds[type(one.method), repr(one)] = one
+    return all(one.engine.name == "embedded" and can_travel(one) for one in kinds.values())
 
 
-class MixedCrew:
-    """First what other processes can train, then the rest here."""
-
-    def __init__(self, cells: Sequence[CellFolder[Cell]], parallel: int = 0) -> None:
-        able = leaving(cells)
-        processes = processes_for(able, parallel)
-        elsewhere = {cell.name for cell in able} if processes > 1 else set()
-        here = [cell for cell in cells if cell.name not in elsewhere]
-        self._crews: list[Runner | ThisProcess] = []
-        if processes > 1:
-            self._crews.append(Runner(able, processes))
-        if here:
-            self._crews.append(ThisProcess(here))
-
-    @property
-    def stopping(self) -> bool:
-        return any(crew.stopping for crew in self._crews)
-
-    def stop(self) -> None:
-        for crew in self._crews:
-            crew.stop()
-
-    def news(self) -> Iterator[News]:
-        for crew in self._crews:
-            yield from crew.news()
-
-
-Crew = Runner | ThisProcess | MixedCrew
+Crew = Runner | ThisProcess
 Guard = Callable[[Crew], AbstractContextManager[None]]  # surrounds training; may stop the crew
 
 
@@ -293,7 +263,7 @@ def train(
     cells: Sequence[CellFolder[Cell]], parallel: int, show: Show, guard: Guard, again: str
 ) -> dict[str, str]:
     """Train what has not ended. Returns, by name, why runs have lost their clients."""
-    crew = MixedCrew([cell for cell in cells if not cell.ended], parallel)
+    crew = crew_for([cell for cell in cells if not cell.ended], parallel)
     with guard(crew):
         news = until_it_fails(crew, show, again)
         return {one.name: one.why for one in news if one.state == "failed"}

@@ -18,7 +18,6 @@ from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from statistics import fmean
 from urllib.parse import parse_qs, urlsplit
 
 from markupsafe import Markup
@@ -36,8 +35,6 @@ from dcfl.system.wording import printable
 DEEPEST = 3  # folders of folders of run folders are looked into
 MOST_RUNS = 500
 READ = sorted({*FILES} - {"model.safetensors", "best.safetensors", "method.py", "model.py"})
-SILENT_AFTER = 120.0  # seconds without a round, and ten times what a round takes
-RECENT = 10  # rounds that an estimate of the rest goes by
 
 Signature = tuple[tuple[str, int, int], ...]  # name, time of change and size of each file
 
@@ -55,7 +52,7 @@ class FollowedRuns:
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = folders
         self._runs: dict[Path, tuple[Signature, RecordedRun | str]] = {}
-        self._seen: object = None
+        self._seen: dict[Path, Signature] = {}
         self._state: State | None = None
 
     def state(self) -> State:
@@ -65,19 +62,17 @@ class FollowedRuns:
             if path not in self._runs or self._runs[path][0] != signature:
                 self._runs[path] = (signature, _read(path))
         found = [self._runs[path][1] for path in signatures]
-        silent = {run for run in found if isinstance(run, RecordedRun) and _is_silent(run)}
-        seen = (signatures, silent)
-        if self._state is None or seen != self._seen:
-            self._state = self._drawn(found, silent)
-            self._seen = seen
+        if self._state is None or signatures != self._seen:
+            self._state = self._drawn(found)
+            self._seen = signatures
         return self._state
 
-    def _drawn(self, found: Sequence[RecordedRun | str], silent: set[RecordedRun]) -> State:
+    def _drawn(self, found: Sequence[RecordedRun | str]) -> State:
         runs = reference_first([run for run in found if isinstance(run, RecordedRun)])
         troubles = [trouble for trouble in found if isinstance(trouble, str)]
         try:
             if runs:
-                progress = [_progress(runs, names_of(runs), silent)]
+                progress = [_progress(runs, names_of(runs))]
                 return _state_of(page_of(runs, progress=progress, troubles=troubles))
         except (DCFLError, OSError) as error:  # files that are gone since they were read
             troubles.append(text.without_folders(str(error)))
@@ -128,37 +123,22 @@ def _read(folder: Path) -> RecordedRun | str:
     return run
 
 
-def _is_silent(run: RecordedRun) -> bool:
-    """Whether a run that has not ended should have written a round by now."""
-    if run.finished or not run.rounds:
-        return False
-    return time.time() - _last_change(run) > max(SILENT_AFTER, 10 * _pace(run))
-
-
-def _pace(run: RecordedRun) -> float:
-    return fmean(row.seconds for row in run.rounds[-RECENT:])
-
-
-def _progress(
-    runs: Sequence[RecordedRun], names: dict[RecordedRun, str], silent: set[RecordedRun]
-) -> Section:
-    columns = ["Run", "State", "Rounds", "Accuracy, %", "EMA, %", "Last round", "Ends about"]
-    table = Table(columns, [_row(run, names[run], run in silent) for run in runs])
+def _progress(runs: Sequence[RecordedRun], names: dict[RecordedRun, str]) -> Section:
+    columns = ["Run", "State", "Rounds", "Accuracy, %", "EMA, %", "Last round"]
+    table = Table(columns, [_row(run, names[run]) for run in runs])
     ended = sum(run.finished for run in runs)
     return Section("Progress", [f"{ended} of {text.plural(len(runs), 'run')} finished."], [table])
 
 
-def _row(run: RecordedRun, name: str, silent: bool) -> list[str]:
+def _row(run: RecordedRun, name: str) -> list[str]:
     outcome, planned = Outcome.of(run), int(setting(run, "federation.rounds") or 0)
-    left = 0 if run.finished or silent or not run.rounds else planned - outcome.rounds
     return [
         name,
-        "finished" if run.finished else "silent" if silent else "training",
+        "finished" if run.finished else "unfinished",
         f"{outcome.rounds} of {planned}",
         text.number(outcome.final_accuracy),
         text.number(outcome.ema_accuracy),
         _clock(_last_change(run)) if run.rounds else "–",
-        _clock(_last_change(run) + left * _pace(run)) if left > 0 else "–",
     ]
 
 

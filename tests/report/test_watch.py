@@ -2,11 +2,9 @@
 
 import http.client
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -154,15 +152,6 @@ def test_nothing_is_read_again_while_nothing_changes(
     append(second, 2, [30.0, 31.0])
     assert page.state() is not first
     assert asked == ["b"]
-
-
-def test_a_run_without_a_sign_of_life_is_called_silent(tmp_path: Path) -> None:
-    log = write_run(tmp_path / "run", [20.0], finished=False).folder / "rounds.jsonl"
-    page = FollowedRuns([tmp_path])
-    assert ">training<" in page.state().content
-    long_ago = time.time() - 3600
-    os.utime(log, (long_ago, long_ago))
-    assert ">silent<" in page.state().content
 
 
 @pytest.mark.slow

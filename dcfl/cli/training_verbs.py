@@ -142,9 +142,6 @@ def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would cost, and stop.")
     ] = False,
-    from_start: Annotated[
-        bool, typer.Option("--from-start", help="Train all rounds again, from the first.")
-    ] = False,
     method_file: MethodFile = None,
     model_file: ModelFile = None,
     trust: Trust = False,
@@ -160,7 +157,7 @@ def forget(
     from dcfl.trained.forget import Forgetting
 
     _, own_model = run_own_files(method_file, model_file)
-    forgetting = Forgetting(RecordedRun.open(folder), client, from_start)
+    forgetting = Forgetting(RecordedRun.open(folder), client)
     say(printable(forgetting.cost, 500))
     if dry_run or not forgetting.first:
         if as_json:

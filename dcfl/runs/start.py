@@ -145,7 +145,7 @@ def _require_same(begun: Begun, prepared: Prepared) -> None:
     if different and begun.rounds:
         raise ConfigError(
             f"{begun.run.folder}: its rounds cannot be gone on from, because they were trained "
-            f"with another {', '.join(sorted(different))}: --from-start trains all of them again"
+            f"with another {', '.join(sorted(different))}: train a new run with federation.without"
         )
 
 

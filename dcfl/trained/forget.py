@@ -31,7 +31,6 @@ from dcfl.system.json_types import Json
 class Forgetting:
     run: RecordedRun
     client: int
-    from_start: bool = False  # although a later round would do
 
     def __post_init__(self) -> None:
         federation, privacy = self.run.experiment.federation, self.run.experiment.privacy
@@ -67,8 +66,6 @@ class Forgetting:
     @cached_property
     def obstacle(self) -> str:
         """Why no round before that can be gone on from; empty if one can."""
-        if self.from_start:
-            return "as asked for"
         if not self._newest:
             return "no checkpoint is left that tells what a round needs beside its model"
         state = self._newest.state

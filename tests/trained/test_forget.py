@@ -147,7 +147,7 @@ def test_what_cannot_be_forgotten_is_refused(tmp_path: Path) -> None:
     other = Begun(run, 1, {**Run.resume(run.folder, model=MODEL, rounds=3).prepared.fingerprint})
     other.begun_with["torch"] = "0.4"  # type: ignore[index]
     made = experiment(tmp_path / "other", federation__rounds=3)
-    with pytest.raises(ConfigError, match=r"another torch: --from-start trains all"):
+    with pytest.raises(ConfigError, match=r"another torch: train a new run with"):
         Run(made, federation(), MODEL, resumption=Resumption(begun=other))
     secret = PrivacySettings(clip=1.0, noise=1.0, secret=True)
     private = replace(experiment(tmp_path / "secret", federation__rounds=1), privacy=secret)

@@ -56,19 +56,6 @@ def separation_chart(analyses: Sequence[Analysis]) -> Chart:
     )
 
 
-def spectrum_chart(analyses: Sequence[Analysis]) -> Chart:
-    lines = [
-        series(one.label, range(1, len(held) + 1), 100 * held, colour)
-        for colour, one in enumerate(analyses)
-        if len(held := np.asarray(one.dimensions.explained))
-    ]
-    return charts.plot(
-        {"label": "principal directions", "log": True},
-        {"label": "variance held (%)", "low": 0, "high": 102},
-        [{"series": lines}],
-    )
-
-
 def plane_chart(analyses: Sequence[Analysis]) -> Chart:
     """The embeddings in two dimensions; classes without a colour of their own are grey."""
     classes = len(analyses[0].class_names)
@@ -218,15 +205,7 @@ def dimensions_section(analyses: Sequence[Analysis]) -> Section:
         "vectors, taken as shares. For 95 %: principal directions that hold so much of the "
         "variance."
     )
-    picture = Picture(
-        "Variance held by the first directions",
-        "Line chart of the cumulated variance over the principal directions.",
-        "The share of the variance that the first principal directions hold together. A line that "
-        "is at 1 early belongs to a model that uses few directions: at best, about as many as "
-        "there are classes less one.",
-        spectrum_chart(analyses),
-    )
-    return Section("Dimensions in use", [], [Table.of(rows, note=note)], [picture])
+    return Section("Dimensions in use", [], [Table.of(rows, note=note)])
 
 
 def _plane_picture(analyses: Sequence[Analysis]) -> Picture:
@@ -307,14 +286,18 @@ def write_analysis(analyses: Sequence[Analysis], out: Path, figures: Path | None
     return page
 
 
-def page_about(analyses: Sequence[Analysis]) -> Page:
-    sections = [
+def numbered_sections(analyses: Sequence[Analysis]) -> list[Section]:
+    return [
         similarity_section(analyses),
         sphere_section(analyses),
         dimensions_section(analyses),
-        Section("Picture", pictures=[_plane_picture(panels) for panels in _in_panels(analyses)]),
         *drift_sections(analyses),
     ]
+
+
+def page_about(analyses: Sequence[Analysis]) -> Page:
+    plane = [_plane_picture(panels) for panels in _in_panels(analyses)]
+    sections = [*numbered_sections(analyses), Section("Picture", pictures=plane)]
     names = listed([analysis.label for analysis in analyses])
     return Page(
         f"The representation of {names}",

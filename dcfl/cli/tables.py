@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,7 +124,6 @@ def _mix(counts: NDArray[np.int64], top: int) -> str:
     return "".join("·" if not g.any() else BARS[int(g.max() * 7 // top)] for g in groups)
 
 
-RUNS_PER_TABLE = 4  # more do not fit beside each other on a terminal
 MOST_CLASSES = 20  # rows of a table; of more classes the worst are shown
 LONGEST_CLASS = 24  # characters of a name
 
@@ -202,33 +202,14 @@ def class_table(record: EvaluationRecord) -> Table:
 
 
 def print_analyses(analyses: Sequence[Analysis]) -> None:
-    for start in range(0, len(analyses), RUNS_PER_TABLE):
-        some = analyses[start : start + RUNS_PER_TABLE]
-        table = new_table("", *(analysis.label for analysis in some))
-        for row in zip(*map(_numbers, some), strict=True):
-            table.add_row(row[0][0], *(value for _, value in row))
-        stdout.print(table)
+    """The tables of the page."""
+    from dcfl.analysis.analysis_page import headline, numbered_sections
+
+    for section in numbered_sections(analyses):
+        for table in section.tables:
+            stdout.print(plain_table(replace(table, title=section.title)))
+            print()
+    print(printable(headline(analyses)))
     for analysis in analyses:
         for caution in analysis.cautions:
             print(printable(f"dcfl: warning: {analysis.label}: {caution}"), file=sys.stderr)
-
-
-def _numbers(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    yield "accuracy", f"{number(analysis.accuracy, 2)} %"
-    for kind, cosines in analysis.kinds:
-        mean, deviation = number(cosines.mean, 3), number(cosines.deviation, 3)
-        yield f"{kind}-class cosine", f"{mean} ± {deviation}"
-        yield "  5, 50, 95 %", ", ".join(number(value, 2) for value in cosines.percentiles)
-    similarity = analysis.similarity
-    yield "overlap", f"{number(100 * similarity.overlap, 1)} %"
-    yield "alignment, same class", number(similarity.alignment, 3)
-    yield "uniformity", number(similarity.uniformity, 3)
-    yield "  different classes", number(similarity.inter_uniformity, 3)
-    dimensions = analysis.dimensions
-    rank, share = number(dimensions.effective_rank, 1), number(100 * dimensions.rank_share, 1)
-    yield "constant dimensions", f"{dimensions.still} of {dimensions.width}"
-    yield "effective rank", f"{rank} ({share} %)"
-    if drift := analysis.drift:
-        yield "drift of weights", number(drift.weights, 4)
-        yield "drift of features", number(drift.features, 4)
-        yield "cosine of two updates", number(drift.agreement, 3)

@@ -160,7 +160,7 @@ def test_labels_are_methods_until_two_are_the_same(
 def test_the_verb(cli: Call, fedproc: RecordedRun, dcfl_pw: RecordedRun, tmp_path: Path) -> None:
     code, out, err = cli(fedproc.folder, dcfl_pw.folder, "--clients", "2")
     assert (code, out.splitlines()[-1]) == (0, "page  analysis/analysis.html")
-    for words in ("fedproc", "dcfl-pw", "intra-class cosine", "overlap", "drift of features"):
+    for words in ("fedproc, same class", "dcfl-pw", "overlap %", "Drift of a local round"):
         assert words in out
     assert "2 clients rehearse" in err
     assert (tmp_path / "analysis" / "analysis.html").is_file()

@@ -21,7 +21,7 @@ from dcfl.local_training import _SGD, LocalTraining, _own_randomness, norms_and_
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS
 from dcfl.models import NETWORKS, FeatureModel, ModelSettings, build_model
-from dcfl.models.layers import Norm
+from dcfl.models.networks import Norm
 from dcfl.models.output import Output
 from dcfl.models.parts import personalise
 from dcfl.system.processes import python

@@ -72,10 +72,10 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("server/compression.py", "derived_seed(*draw)"),
     ("server/compression.py", "np.random.default_rng(derived_seed(*draw))"),
     ("methods/personal/ifca.py", "torch.Generator().manual_seed(cluster)"),  # the same in all runs
-    ("paper/sphere.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
+    ("paper/theory.py", "np.random.default_rng([seed, sphere.dimension, negatives])"),
     ("testing/toys.py", "torch.Generator().manual_seed(seed)"),
-    ("runs/fingerprint.py", "torch.Generator().manual_seed(0)"),
-    ("runs/fingerprint.py", "np.random.default_rng([0, 1])"),
+    ("runs/identity.py", "torch.Generator().manual_seed(0)"),
+    ("runs/identity.py", "np.random.default_rng([0, 1])"),
     ("testing/toys.py", "torch.manual_seed(seed)"),
     ("testing/properties.py", "torch.Generator().manual_seed(1)"),
     ("testing/model_properties.py", "generator.manual_seed(0)"),
@@ -85,11 +85,10 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("methods/zoo/fedetf.py", "torch.Generator().manual_seed(0)"),  # a frame, the same in all runs
     # Attacks on a finished run.
     ("analysis/leaks.py", "torch.Generator().manual_seed(subject.experiment.federation.seed)"),
-    ("analysis/membership.py", "torch.Generator().manual_seed(seed)"),
-    ("analysis/membership.py", "generator_for(seed, 0, 0, 'shadow')"),
-    ("analysis/membership.py", "derived_seed(experiment.federation.seed, 0, number + 1, 'shadow')"),
-    ("analysis/prototype_leaks.py", "torch.Generator().manual_seed(seed)"),
-    ("trained/certainty.py", "np.random.default_rng(0)"),  # resampling of answers
+    ("analysis/leaks.py", "torch.Generator().manual_seed(seed)"),
+    ("analysis/leaks.py", "generator_for(seed, 0, 0, 'shadow')"),
+    ("analysis/leaks.py", "derived_seed(experiment.federation.seed, 0, number + 1, 'shadow')"),
+    ("trained/evaluate.py", "np.random.default_rng(0)"),  # resampling of answers
     ("trained/export.py", "torch.Generator().manual_seed(0)"),
 }
 

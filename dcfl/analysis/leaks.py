@@ -2,15 +2,28 @@
 
 Gradient inversion (Geiping et al., "Inverting Gradients: How Easy Is It to Break Privacy in
 Federated Learning?", NeurIPS 2020): whoever sees a gradient changes pictures until theirs points
-the same way. Who was in the training set: `membership.py`. What prototypes tell:
-`prototype_leaks.py`.
+the same way.
+
+Who was in the training set: by a threshold on the loss (Yeom et al., "Privacy Risk in Machine
+Learning: Analyzing the Connection to Overfitting", CSF 2018), because the model is surer of what it
+has learnt; and by a likelihood ratio, in its cheap form (LiRA: Carlini et al., "Membership
+Inference Attacks From First Principles", S&P 2022; offline, one variance), because it is surer than
+models are that have not seen the image. With phi = log p / (1 - p), p being the probability of the
+image's class, an image is ranked by
+
+    phi(final model) - mean of phi(shadow models without the image)
+
+which a single variance, for all images, does not change.
+
+What prototypes tell: counts say which classes a client has, and the sum of a class with a single
+image is that image's embedding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from math import log10
+from dataclasses import asdict, dataclass, replace
+from math import log10, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,16 +32,215 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dcfl.analysis.membership import Membership, infer_membership
-from dcfl.analysis.prototype_leaks import PrototypeLeak, prototype_leaks
 from dcfl.client import evaluating
 from dcfl.data import Images, Preparation
-from dcfl.data.client_data import normalises_by_batch
-from dcfl.errors import ConfigError
+from dcfl.data.client_data import ClientData, clean_batches, normalises_by_batch
+from dcfl.data.splits.partition import Partition
+from dcfl.engines.runner import model_for
+from dcfl.errors import ConfigError, Diverged
+from dcfl.local_training import LocalTraining, train_client
+from dcfl.messages import Broadcast
+from dcfl.methods import METHODS
+from dcfl.models import FeatureModel
 from dcfl.report.text import plural
 from dcfl.runs.folder import RecordedRun
-from dcfl.tensors import clip_share
-from dcfl.trained.subject import Subject, open_subject, sees_pictures
+from dcfl.seeding import derived_seed, generator_for
+from dcfl.tensors import clip_share, snapshot
+from dcfl.trained.subject import Subject, embed, open_subject, sees_pictures
+
+MOST_JUDGED = 5000  # training images
+LOW_RATE = 0.01  # of false alarms
+
+
+@dataclass(frozen=True)
+class Membership:
+    """How well a threshold tells training images from others."""
+
+    members: int
+    others: int
+    auc: float  # 0.5: not at all
+    found: float  # share of the members above the threshold that LOW_RATE of the others pass
+    attack: str = "loss threshold"
+    shadows: int = 0
+
+
+def infer_membership(
+    subject: Subject, shadows: int, tell: Callable[[str], None]
+) -> tuple[Membership, ...]:
+    """Of the training images of all clients, against the images that the run was judged by: by
+    their loss, and by LiRA if there are shadow models."""
+    seed = subject.experiment.federation.seed
+    generator = torch.Generator().manual_seed(seed)
+    train, test = subject.dataset.train, subject.dataset.test
+    chosen = torch.randperm(len(train), generator=generator)[:MOST_JUDGED]
+    members, here = len(chosen), train[chosen.to(train.labels.device)]
+    judged = Images(torch.cat([here.pixels, test.pixels]), torch.cat([here.labels, test.labels]))
+
+    def asked(model: FeatureModel) -> Tensor:
+        _, logits = embed(model, judged, subject.dataset.preparation)
+        return logits.double()
+
+    labels, own = judged.labels.cpu(), asked(subject.model)
+    losses = F.cross_entropy(own, labels, reduction="none").numpy()
+    by_loss = threshold_attack(losses[:members], losses[members:])
+    if not shadows:
+        return (by_loss,)
+    inside = halves(shadows, len(train) + len(test), seed)
+    sure = []
+    for number, half in enumerate(inside):
+        tell(f"shadow model {number + 1} of {shadows}")
+        sure.append(confidence(asked(_shadow(subject, half[: len(train)], number)), labels))
+    outside = ~inside[:, torch.cat([chosen, len(train) + torch.arange(len(test))])]
+    ranks = -above_shadows(confidence(own, labels), torch.stack(sure), outside).numpy()
+    found = threshold_attack(ranks[:members], ranks[members:])
+    return by_loss, replace(found, attack="LiRA, offline", shadows=shadows)
+
+
+def threshold_attack(members: NDArray[np.float64], others: NDArray[np.float64]) -> Membership:
+    """Call those a member whose loss is low. AUC: the share of pairs of a member and another in
+    which the member's is lower, ties counting half."""
+    ranked = np.sort(others)
+    above = len(others) - np.searchsorted(ranked, members, side="right")
+    ties = len(others) - np.searchsorted(ranked, members, side="left") - above
+    auc = float((above + ties / 2).mean() / len(others))
+    threshold = ranked[int(LOW_RATE * len(others))]  # so many of the others are below it
+    return Membership(len(members), len(others), auc, float((members < threshold).mean()))
+
+
+# Shadow models
+
+
+def halves(shadows: int, images: int, seed: int) -> Tensor:
+    """Which images are in each shadow's half [shadows, images]. Each image is in as many, and those
+    that nobody trains on are dealt too: where they are "in", a shadow does not count. Otherwise the
+    means of both kinds would be of different numbers of shadows."""
+    if shadows < 2:
+        raise ConfigError("--shadows 1: each image needs a model without it: use at least 2")
+    drawn = torch.rand(shadows, images, generator=generator_for(seed, 0, 0, "shadow"))
+    return drawn.argsort(dim=0).argsort(dim=0) < shadows // 2
+
+
+def confidence(logits: Tensor, labels: Tensor) -> Tensor:
+    """phi = log p / (1 - p) for the labels' classes: without rounding, where p is next to 1."""
+    own = F.one_hot(labels, logits.shape[1]).bool()
+    return logits[own] - logits.masked_fill(own, -torch.inf).logsumexp(dim=1)
+
+
+def above_shadows(own: Tensor, sure: Tensor, outside: Tensor) -> Tensor:
+    """How much surer than the shadows [shadows, images] that have not seen the image."""
+    return own - (sure * outside).sum(dim=0) / outside.sum(dim=0)
+
+
+def _shadow(subject: Subject, half: Tensor, number: int) -> FeatureModel:
+    experiment, dataset = subject.experiment, subject.dataset
+    seed = derived_seed(experiment.federation.seed, 0, number + 1, "shadow") >> 32
+    federation = replace(experiment.federation, seed=seed)
+    model = model_for(replace(experiment, federation=federation), dataset)
+    model.to(dataset.train.labels.device)
+    images = dataset.train[half.nonzero().flatten().to(dataset.train.labels.device)]
+    data = ClientData(images, dataset.classes, dataset.preparation)
+    start, training = Broadcast(1, snapshot(model), {}), shadow_training(subject)
+    try:
+        train_client(METHODS["fedavg"](), model, data, start, {}, training, number, seed)
+    except Diverged as error:
+        raise ConfigError(f"shadow model {number + 1}: {error}") from error
+    return model
+
+
+def shadow_training(subject: Subject) -> LocalTraining:
+    """As many passes over the images as the run has made, with a rate that falls as far."""
+    training, share = subject.experiment.training, subject.experiment.federation.share
+    epochs = max(1, round(subject.round * share * training.epochs))
+    decay = training.lr_decay ** (subject.round / epochs)
+    return replace(
+        training, epochs=epochs, head_epochs=0, lr_decay=decay, lr_decay_per="round+epoch"
+    )
+
+
+# min_class_count, and the noise: its deviation in every number, as [privacy] would have it where
+# the clip is just as long as what is sent.
+PROTECTIONS = ((1, 0.0), (2, 0.0), (10, 0.0), (1, 0.01), (1, 0.1), (1, 1.0))
+
+
+@dataclass(frozen=True)
+class PrototypeLeak:
+    """What the uploads of all clients tell, one each, under one protection."""
+
+    min_class_count: int
+    noise: float
+    presence: float  # AUC: 1, who has which class is told exactly; 0.5, not at all
+    singles: int  # sums of a single image that were sent
+    cosine: float | None  # mean cosine of those with the image's embedding; None: there are none
+    found: float | None  # share of those whose image is the nearest of all training images
+
+
+def prototype_leaks(subject: Subject, partition: Partition) -> tuple[PrototypeLeak, ...]:
+    """At the final model; none, if the method sends no prototypes."""
+    vectors, labels = _vectors(subject), subject.dataset.train.labels.cpu()
+    if vectors is None:
+        return ()
+    owned = [torch.from_numpy(partition.of(client)).long() for client in range(len(partition))]
+    seed, classes = subject.experiment.federation.seed, subject.dataset.classes
+    return tuple(
+        told_by(vectors, labels, classes, owned, least, noise, seed) for least, noise in PROTECTIONS
+    )
+
+
+@torch.inference_mode()
+def _vectors(subject: Subject) -> Tensor | None:
+    model, dataset, found = subject.model, subject.dataset, []
+    with evaluating(model):
+        for batch in clean_batches(dataset.train, dataset.preparation, model):
+            summed = subject.experiment.method.summed(model(batch.images))
+            if summed is None:
+                return None
+            found.append(summed.cpu())
+    return torch.cat(found)
+
+
+def told_by(
+    vectors: Tensor,
+    labels: Tensor,
+    classes: int,
+    owned: Sequence[Tensor],
+    least: int,
+    noise: float,
+    seed: int,
+) -> PrototypeLeak:
+    """`owned`: which images each client has."""
+    generator = torch.Generator().manual_seed(seed)
+    held, counted, sent, images = [], [], [], []
+    for own in owned:
+        member = F.one_hot(labels[own], classes)
+        counts = member.sum(dim=0)
+        kept = counts >= least
+        total = member.T.to(vectors.dtype) @ vectors[own]
+        sums = _as_private(total * kept[:, None], noise, generator)
+        counted.append(_as_private((counts * kept).double(), noise, generator))
+        held.append(counts > 0)
+        for single in torch.nonzero(kept & (counts == 1)).flatten():
+            sent.append(sums[single])
+            images.append(own[labels[own] == single])
+    present, claimed = torch.cat(held), torch.cat(counted)
+    ranks = [(-claimed[which]).numpy() for which in (present, ~present)]
+    # Where every client has every class, there is nothing to tell.
+    presence = threshold_attack(*ranks).auc if len(ranks[1]) else 0.5
+    if not sent:
+        return PrototypeLeak(least, noise, presence, 0, None, None)
+    alike = F.normalize(torch.stack(sent)) @ F.normalize(vectors).T  # [singles, images]
+    true = torch.cat(images)
+    own_cosine = alike.gather(1, true[:, None])[:, 0]
+    nearest = alike.argmax(dim=1) == true
+    return PrototypeLeak(
+        least, noise, presence, len(sent), float(own_cosine.mean()), float(nearest.double().mean())
+    )
+
+
+def _as_private(exact: Tensor, noise: float, generator: torch.Generator) -> Tensor:
+    """As [privacy] adds it to an upload of two tensors whose clips just fit."""
+    drawn = torch.randn(exact.shape, generator=generator, dtype=exact.dtype)
+    return drawn.mul_(noise * sqrt(2) * float(exact.norm())).add_(exact)
+
 
 NOISES = (0.01, 0.1, 1.0)  # at each client: deviation, as a multiple of the gradient's length
 SERVER_NOISE = 1.0  # at the server: as a multiple of the clip

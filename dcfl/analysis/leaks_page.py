@@ -12,8 +12,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from PIL import Image
 
-from dcfl.analysis.leaks import Leaks
-from dcfl.analysis.membership import LOW_RATE
+from dcfl.analysis.leaks import LOW_RATE, Leaks
 from dcfl.comparisons.groups import setting
 from dcfl.report.document import Page, Section, Table, write_page
 from dcfl.report.text import number, plural, without_folders

@@ -76,7 +76,7 @@ def embed(
 
     require_npz(out)
     if "=" in what[0] or what[0].endswith(".toml"):
-        from dcfl.trained.backbone import embed_dataset
+        from dcfl.trained.embed import embed_dataset
 
         data = embed_dataset(experiment_of(what, None, model_file), size)
         data.save(out)

@@ -166,7 +166,7 @@ def _plans(
 
 
 def _print_plan(plans: Sequence[Results], cells: Sequence[CellFolder[RecipeCell]]) -> None:
-    from dcfl.cli.plans import plan_tables
+    from dcfl.cli.tables import plan_tables
     from dcfl.cli.terminal import stdout
 
     for title, table in plan_tables(plans, {cell.name for cell in cells}):

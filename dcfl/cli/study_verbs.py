@@ -31,8 +31,7 @@ from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
     from dcfl.comparisons.standing import Standing
-    from dcfl.comparisons.sweep_result import SweepResult
-    from dcfl.comparisons.sweeping import SweepPlan
+    from dcfl.comparisons.sweeping import SweepPlan, SweepResult
 
 STDOUT = Path("-")
 
@@ -249,15 +248,14 @@ def compare(
     Finished runs of the folder are not trained again, interrupted ones continue where they
     stopped: methods and seeds may be added later.
     """
-    from dcfl.cli.plans import print_comparison_plan
-    from dcfl.cli.tables import plain_table
+    from dcfl.cli.tables import plain_table, print_comparison_plan
     from dcfl.cli.terminal import stdout
     from dcfl.comparisons.comparison import plan_comparison
     from dcfl.comparisons.space import read_choices, split_commas
     from dcfl.comparisons.standing import Standing
     from dcfl.comparisons.tuning import tuning_table
     from dcfl.config import parse_settings
-    from dcfl.report.over_section import points_json
+    from dcfl.report.comparison_section import points_json
     from dcfl.runs.progress import Progress
 
     output = ComparisonOutput(as_json, csv, latex)
@@ -343,7 +341,7 @@ def sweep(
 
     Every combination is tried. The same command continues where it stopped.
     """
-    from dcfl.cli.plans import print_sweep_plan
+    from dcfl.cli.tables import print_sweep_plan
     from dcfl.comparisons.space import split_settings
     from dcfl.comparisons.sweeping import plan_sweep
     from dcfl.runs.progress import Progress

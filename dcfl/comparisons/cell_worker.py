@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from dcfl.comparisons.cells import CellFolder, PlainCell
-from dcfl.comparisons.trainer import News, SentFile, Trainer, register_sent, scored_on
+from dcfl.comparisons.crew import News, SentFile, Trainer, register_sent, scored_on
 from dcfl.config import from_toml
 from dcfl.errors import DCFLError, SettingsWarning
 from dcfl.experiment import Experiment

@@ -18,9 +18,8 @@ from dcfl.data.catalogue import PUBLIC
 from dcfl.errors import ConfigError, RunFolderError, RunMissing
 from dcfl.experiment import Experiment
 from dcfl.report import find_runs
-from dcfl.runs.fingerprint import own_contents
 from dcfl.runs.folder import RecordedRun, own_files, require_unused
-from dcfl.runs.identity import CONTENTS, differences, flat, identity, of_run
+from dcfl.runs.identity import CONTENTS, differences, flat, identity, of_run, own_contents
 from dcfl.runs.rows import damaged
 from dcfl.system.locks import LOCK
 from dcfl.system.storage import read_whole

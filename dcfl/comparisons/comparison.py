@@ -33,11 +33,10 @@ from dcfl.comparisons.contenders import (
     refusals,
     refuse_unknown_fields,
 )
-from dcfl.comparisons.crew import Guard, train
+from dcfl.comparisons.crew import Guard, Show, train
 from dcfl.comparisons.groups import Group, baseline_of, group_runs, setting, yardstick
 from dcfl.comparisons.space import Choices, choices, tables_of
 from dcfl.comparisons.standing import Standing
-from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import TRIALS
 from dcfl.comparisons.tuning import (
     MethodSearch,

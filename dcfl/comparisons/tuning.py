@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from dcfl.comparisons.cells import CellFolder, PlainCell, Shelf
-from dcfl.comparisons.crew import Guard, train
+from dcfl.comparisons.crew import Guard, Show, train
 from dcfl.comparisons.groups import Yardstick
 from dcfl.comparisons.searches import Axis, Exponents, NeighbourSearch, best_of, edges
 from dcfl.comparisons.space import Point, plain, short_names, tables_of
-from dcfl.comparisons.trainer import Show
 from dcfl.comparisons.trials import Trial, Trials, with_images_kept_back
 from dcfl.config import apply
 from dcfl.errors import ConfigError

@@ -17,9 +17,10 @@ from dcfl.engines.embedded import OnThisMachine
 from dcfl.engines.engine import Session
 from dcfl.engines.memories import Memories
 from dcfl.engines.regions import SharedRegions, slot_count
-from dcfl.engines.worker import Answer, Order
 from dcfl.engines.worker_processes import (
+    Answer,
     ClientTask,
+    Order,
     PoolTask,
     ScoreTask,
     TaskQueue,

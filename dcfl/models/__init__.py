@@ -11,16 +11,17 @@ import torch
 from dcfl.data.datasets import Size
 from dcfl.errors import ConfigError
 from dcfl.models.adapted import adapt
-from dcfl.models.layers import Norm, require_head
 from dcfl.models.networks import (
     CNN,
     MLP,
     LeNet,
     LinearModel,
+    Norm,
     ResNet8,
     ResNet18,
     SeriesCNN,
     TokenTransformer,
+    require_head,
 )
 from dcfl.models.output import FeatureModel, Output
 from dcfl.models.own_models import BUILT_IN, NAMED, OWN_MODELS, library_model, with_head

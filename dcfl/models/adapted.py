@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from dcfl.errors import ConfigError
-from dcfl.models.layers import perceptron, require_head
+from dcfl.models.networks import perceptron, require_head
 from dcfl.models.output import FeatureModel, Output
 
 SIDE = "side"  # the name of a side head, as in dcfl's own models

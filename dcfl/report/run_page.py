@@ -43,15 +43,15 @@ from dcfl.report.client_sections import (
     class_cautions,
     class_section,
     client_mix_picture,
+    clock_section,
+    clock_words,
     personal_section,
     site_section,
 )
-from dcfl.report.clock_section import clock_section, clock_words
-from dcfl.report.comparison_section import comparison_sections
+from dcfl.report.comparison_section import comparison_sections, over_section
 from dcfl.report.document import Detail, Page, Picture, Section, Table
 from dcfl.report.evaluation_section import evaluation_section
 from dcfl.report.methods_table import methods_table, worst_clients
-from dcfl.report.over_section import over_section
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import KINDS, complete, differences, flat
 from dcfl.runs.rows import ClientRow

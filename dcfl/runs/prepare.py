@@ -34,8 +34,8 @@ from dcfl.models.own_models import OwnModel
 from dcfl.models.parts import unsent_tensors
 from dcfl.models.warm_start import weights_path, weights_sha256
 from dcfl.privacy import PrivacySettings, Schedule, account, check_budget
-from dcfl.runs.fingerprint import fingerprint, own_code
 from dcfl.runs.folder import MODEL_COPY, own_files
+from dcfl.runs.identity import fingerprint, own_code
 from dcfl.server import Server
 from dcfl.system.own_files import OwnFile
 

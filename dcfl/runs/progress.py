@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from dcfl.comparisons.cells import Cell, CellFolder
-    from dcfl.comparisons.trainer import News
+    from dcfl.comparisons.crew import News
 
 LONGEST_LABEL = 60  # characters
 SIGN_OF_LIFE = 600.0  # seconds between two lines about many runs, where there is no terminal

@@ -14,7 +14,7 @@ from dcfl.messages import Tensors
 from dcfl.methods import Method
 from dcfl.methods.loading import load_methods, methods_in
 from dcfl.models import ModelSettings
-from dcfl.models.layers import Norm
+from dcfl.models.networks import Norm
 from dcfl.models.own_models import BUILT_IN, model_in, register_model
 from dcfl.models.parts import personal_and_rest
 from dcfl.system.own_files import run_file

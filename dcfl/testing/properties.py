@@ -23,7 +23,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.methods.method import OnLevels, addressed, public_functions
 from dcfl.models import FeatureModel
-from dcfl.models.layers import Norm
+from dcfl.models.networks import Norm
 from dcfl.models.parts import (
     freeze,
     frozen_tensors,

@@ -15,7 +15,7 @@ from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import Method
 from dcfl.methods.method import addressed
 from dcfl.models import CNN, FeatureModel
-from dcfl.models.layers import Norm
+from dcfl.models.networks import Norm
 from dcfl.server import Server, ServerState
 from dcfl.tensors import snapshot
 

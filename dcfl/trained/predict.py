@@ -1,18 +1,142 @@
-"""What a trained model says of pictures: a label, and how probable it and the next ones are."""
+"""What a trained model says of pictures: a label, and how probable it and the next ones are. It
+reads them as training has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from dcfl.errors import require
-from dcfl.runs.model_file import Network, Which
+from dcfl.client import evaluating
+from dcfl.data import Images, Preparation
+from dcfl.data.catalogue import reading_of
+from dcfl.data.client_data import normalises_by_batch
+from dcfl.data.identical import Digests, are_among, read_digests
+from dcfl.data.readers.pictures import Reading, decode_all, images, in_grey
+from dcfl.engines.placement import choose_devices
+from dcfl.errors import ConfigError, DatasetMissing, require
+from dcfl.models import FeatureModel, Output
+from dcfl.runs.folder import RecordedRun
+from dcfl.runs.model_file import Network, Which, load_model
 from dcfl.system.json_types import Json
-from dcfl.trained.classifier import Seen, open_classifier
+from dcfl.system.transfers import on_device
+from dcfl.system.wording import printable
+from dcfl.trained.subject import data_settings, inputs_of, require_finite, sees_pictures
+
+BLOCK = 100  # pictures in memory at a time, whatever their number
+
+
+class Found(NamedTuple):
+    path: Path
+    label: int | None  # of the folder's class, if the picture lies in a folder of that name
+
+
+def find_pictures(
+    places: Iterable[str | Path], class_names: Sequence[str]
+) -> Iterator[tuple[Found, ...]]:
+    """The pictures in blocks, those of a folder in the order of their names. Refuses at once a
+    place that does not exist, or where no picture is."""
+    paths = [Path(place) for place in places]
+    for path in paths:
+        if not path.exists():
+            raise DatasetMissing(f"{printable(path)}: no such file or folder")
+        if path.is_dir() and next(images(path), None) is None:
+            raise DatasetMissing(f"{printable(path)}: no picture in it")
+    if not paths:
+        raise DatasetMissing("no picture given: name some, or folders of them")
+    labels = {name: label for label, name in enumerate(class_names)}
+    pictures = (found for path in paths for found in _in(path, labels))
+    return iter(lambda: tuple(islice(pictures, BLOCK)), ())
+
+
+def _in(path: Path, labels: dict[str, int]) -> Iterator[Found]:
+    if not path.is_dir():
+        yield Found(path, None)
+        return
+    for picture in sorted(images(path)):
+        # A class folder inside, or else the folder itself or, for CLASS/patient/left, one of the
+        # two above. Class names are as they can be shown.
+        around = [folder.name for folder in (path.resolve(), *path.resolve().parents)[:3]]
+        below = (*picture.relative_to(path).parts[:-1], *around)
+        folders = (printable(name) for name in below)
+        yield Found(picture, next((labels[name] for name in folders if name in labels), None))
+
+
+class Seen(NamedTuple):
+    output: Output | None  # on the CPU; None if no picture could be read
+    # Each picture with its row of the output, or with why it could not be read.
+    pictures: list[tuple[Found, int | str]]
+    known: Sequence[bool | None]  # by row: whether the model was trained on it; None: not known
+
+
+@dataclass(frozen=True)
+class Classifier:
+    folder: Path  # of the run
+    model: FeatureModel
+    preparation: Preparation
+    channels: int
+    reading: Reading
+    seen: Digests | None = None  # of the pictures that it was trained on
+
+    def pixels(self, paths: Sequence[Path]) -> tuple[Tensor, dict[int, str]]:
+        """uint8 [n, H, W, C] of the pictures that can be read, and why the others cannot."""
+        rows, reasons = decode_all(paths, self.reading)
+        if self.channels == 1:
+            rows = in_grey(rows)
+        whole = [position for position in range(len(paths)) if position not in reasons]
+        return torch.from_numpy(rows)[whole], reasons
+
+    def look_at(self, places: Iterable[str | Path]) -> Iterator[Seen]:
+        """A hundred pictures at a time, of all that are at these places."""
+        return map(self._see, find_pictures(places, self.model.class_names))
+
+    @torch.inference_mode()
+    def _see(self, block: tuple[Found, ...]) -> Seen:
+        pixels, reasons = self.pixels([found.path for found in block])
+        row = count()
+        places = enumerate(block)
+        rows = [(found, reasons[at] if at in reasons else next(row)) for at, found in places]
+        if not len(pixels):
+            return Seen(None, rows, [])
+        device = next(self.model.parameters()).device
+        with evaluating(self.model):
+            output = self.model(self.preparation.clean(on_device(pixels, device)))
+        output = output.mapped(lambda tensor: tensor.float().cpu())
+        require_finite(self.folder, output.logits)
+        if self.seen is None:
+            return Seen(output, rows, [None] * len(pixels))
+        digests = Images(pixels, torch.zeros(len(pixels), dtype=torch.int64)).digests
+        return Seen(output, rows, are_among(digests, self.seen).tolist())
+
+
+def open_classifier(folder: Path, which: Which = "last", network: Network = None) -> Classifier:
+    """Open a run's model. Refuses those that do not look at pictures."""
+    model = load_model(folder, which, model=network)
+    preparation, shape = inputs_of(model)
+    if not sees_pictures(model):
+        kind = "feature vectors" if shape[:2] == (1, 1) else f"inputs of {list(shape)}"
+        raise ConfigError(f"{printable(folder)}: it was trained on {kind}, not on pictures")
+    size, _, channels = shape
+    if channels not in (1, 3):
+        raise ConfigError(
+            f"{printable(folder)}: its images have {channels} channels, and pictures have 1 or 3"
+        )
+    if normalises_by_batch(model):
+        warnings.warn(
+            'model.norm = "batch-nostats": what the model says of a picture depends on the '
+            "pictures beside it; give it many at once that mix the classes",
+            stacklevel=3,
+        )
+    data = data_settings(RecordedRun.open(folder))
+    reading = replace(reading_of(data), size=size, broken="skip", unreadable="skip")
+    model, seen = model.to(choose_devices("auto")[0]), read_digests(folder)
+    return Classifier(folder, model, preparation, channels, reading, seen)
 
 
 class Candidate(NamedTuple):

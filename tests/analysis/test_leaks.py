@@ -14,16 +14,20 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from dcfl.analysis.leaks import gradient, invert, nearest, psnr
-from dcfl.analysis.leaks_page import picture_url
-from dcfl.analysis.membership import (
+from dcfl.analysis.leaks import (
+    PrototypeLeak,
     above_shadows,
     confidence,
+    gradient,
     halves,
+    invert,
+    nearest,
+    psnr,
     shadow_training,
     threshold_attack,
+    told_by,
 )
-from dcfl.analysis.prototype_leaks import PrototypeLeak, told_by
+from dcfl.analysis.leaks_page import picture_url
 from dcfl.methods import METHODS
 from dcfl.models import Output
 from dcfl.runs.folder import RecordedRun

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dcfl.comparisons.space import split_settings
-from dcfl.comparisons.sweep_result import FinalScore, SweepResult
-from dcfl.comparisons.sweeping import SweepPlan, plan_sweep
+from dcfl.comparisons.sweeping import FinalScore, SweepPlan, SweepResult, plan_sweep
 from dcfl.config import experiment_from
 from tests.paper.hand_made import pretend
 

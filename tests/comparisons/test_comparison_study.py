@@ -12,8 +12,7 @@ import pytest
 
 import dcfl
 from dcfl.comparisons.comparison import Comparison, ComparisonPlan, plan_comparison
-from dcfl.comparisons.crew import Crew
-from dcfl.comparisons.trainer import News, can_travel, files_to_send, register_sent
+from dcfl.comparisons.crew import Crew, News, can_travel, files_to_send, register_sent
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
 from dcfl.experiment import Experiment

@@ -13,7 +13,7 @@ from dcfl.comparisons.pairs import Paired
 from dcfl.comparisons.space import read_choices
 from dcfl.errors import ConfigError
 from dcfl.report.charts import lines_over, reach
-from dcfl.report.over_section import over_section, points_json
+from dcfl.report.comparison_section import over_section, points_json
 from tests.command_line import calls
 
 TINY = {

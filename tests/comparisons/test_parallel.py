@@ -15,8 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from dcfl.comparisons.cells import Cell, CellFolder
-from dcfl.comparisons.crew import Runner
-from dcfl.comparisons.trainer import News, Trainer
+from dcfl.comparisons.crew import News, Runner, Trainer
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.run import Run
 from tests.paper.hand_made import cell_folders_in, cells_of

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 import dcfl
-from dcfl.comparisons.crew import Crew
+from dcfl.comparisons.crew import Crew, News, Trainer
 from dcfl.comparisons.groups import setting
-from dcfl.comparisons.sweep_result import SweepResult
-from dcfl.comparisons.trainer import News, Trainer
+from dcfl.comparisons.sweeping import SweepResult
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, Interrupted, RunFolderError, TooFewClients
 from dcfl.runs.folder import RecordedRun

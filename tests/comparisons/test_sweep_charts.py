@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dcfl.comparisons.space import short_names
-from dcfl.comparisons.sweep_result import SweepResult, sweep_page
+from dcfl.comparisons.sweeping import SweepResult, sweep_page
 from dcfl.report.charts import Chart
 from tests.comparisons.small_sweeps import hand_made_sweep
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dcfl.methods import METHODS, Method
-from dcfl.models.layers import Norm
+from dcfl.models.networks import Norm
 from dcfl.testing import toys
 from dcfl.testing.contract import check_method
 from dcfl.testing.properties import (

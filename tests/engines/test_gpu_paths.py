@@ -30,8 +30,7 @@ from dcfl.engines.memories import Memories
 from dcfl.engines.pool import ClientOrders
 from dcfl.engines.regions import SharedRegions
 from dcfl.engines.runner import ClientRunner
-from dcfl.engines.worker import Worker
-from dcfl.engines.worker_processes import ClientTask
+from dcfl.engines.worker_processes import ClientTask, Worker
 from dcfl.errors import ClientFailure
 from dcfl.evaluation import score_model
 from dcfl.experiment import AttackSettings

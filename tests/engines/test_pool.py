@@ -232,7 +232,7 @@ def test_a_worker_that_hangs_at_its_start_is_replaced(
             hung.touch()
             time.sleep(600)
 
-    monkeypatch.setattr("dcfl.engines.worker.first_to_be_killed", hang_once)
+    monkeypatch.setattr("dcfl.engines.worker_processes.first_to_be_killed", hang_once)
     monkeypatch.setattr("dcfl.engines.worker_processes.START_SECONDS", 1, raising=False)
     run = trained(tmp_path / "run", METHODS["fedavg"](), 2, model=flat())
     assert hung.exists()

@@ -17,8 +17,7 @@ from dcfl.messages import Broadcast
 from dcfl.methods.fedavg import FedAvg
 from dcfl.methods.fedsol import FedSOL
 from dcfl.models import FeatureModel
-from dcfl.models.layers import Norm
-from dcfl.models.networks import ResNet18
+from dcfl.models.networks import Norm, ResNet18
 from dcfl.models.output import Output
 from dcfl.tensors import sha256, snapshot
 from dcfl.testing.toys import CLASSES, TRAINING, toy_client, toy_images, toy_model, visit

@@ -7,7 +7,7 @@ from torch import nn
 
 from dcfl.errors import ConfigError
 from dcfl.models import CNN, FeatureModel, ModelSettings, ResNet8, ResNet18, build_model
-from dcfl.models.layers import Norm
+from dcfl.models.networks import Norm
 from dcfl.tensors import sha256
 
 NETWORKS = [CNN, ResNet8, ResNet18]

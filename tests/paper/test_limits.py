@@ -9,15 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dcfl.errors import ConfigError
-from dcfl.paper.sphere import (
+from dcfl.paper.theory import (
     Sphere,
+    Study,
     draw_cosines,
     log_mean_exponential,
     measure,
+    measure_theory,
     require_counts,
     summarise,
 )
-from dcfl.paper.theory import Study, measure_theory
 
 
 def study(sphere: Sphere, negatives: list[int], repetitions: int, seed: int = 0) -> Study:

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import ttest_1samp  # type: ignore[import-untyped]
 
 from dcfl.comparisons.cells import FAILED, CellFolder
-from dcfl.comparisons.trainer import Trainer
+from dcfl.comparisons.crew import Trainer
 from dcfl.config import apply, as_tables
 from dcfl.errors import RunFolderError
 from dcfl.paper.recipe import ROWS, RecipeCell

@@ -462,7 +462,7 @@ def test_a_warning_is_one_plain_line(here: Path) -> None:
 
 def test_the_progress_of_a_reproduction(capsys: pytest.CaptureFixture[str]) -> None:
     from dcfl.comparisons.cells import CellFolder
-    from dcfl.comparisons.trainer import News
+    from dcfl.comparisons.crew import News
     from dcfl.paper.recipe import RecipeCell
     from dcfl.paper.scales import Where
 

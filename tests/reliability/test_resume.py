@@ -21,7 +21,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import dcfl.runs.fingerprint
+import dcfl.runs.identity
 from dcfl.engines.engine import Connect
 from dcfl.errors import CheckpointError, ConfigError, Interrupted, RunFolderError
 from dcfl.experiment import Experiment
@@ -577,9 +577,9 @@ def test_other_data_is_refused(tmp_path: Path) -> None:
 
 def test_another_torch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = stopped(experiment(tmp_path / "run", rounds=4))
-    here = dcfl.runs.fingerprint.version
+    here = dcfl.runs.identity.version
     monkeypatch.setattr(
-        dcfl.runs.fingerprint, "version", lambda name: "9.9.9" if name == "torch" else here(name)
+        dcfl.runs.identity, "version", lambda name: "9.9.9" if name == "torch" else here(name)
     )
     error = refusal(lambda: resume(folder))
     assert re.search(r"torch was '.*' and is '9\.9\.9'", str(error))

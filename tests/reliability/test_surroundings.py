@@ -120,7 +120,7 @@ def test_two_pictures_of_a_class_changed_places(tmp_path: Path) -> None:
 )
 def test_another_processor_or_less_of_it(tmp_path: Path, variable: str) -> None:
     name, _, value = variable.partition("=")
-    probe = "from dcfl.runs.fingerprint import _arithmetic; print(_arithmetic())"
+    probe = "from dcfl.runs.identity import _arithmetic; print(_arithmetic())"
     seen = {
         subprocess.run(
             [sys.executable, "-c", probe],

@@ -8,7 +8,7 @@ from typing import Any
 from dcfl.comparisons.groups import group_runs
 from dcfl.comparisons.standing import CostToReach, Reached, Standing, cost_to_reach
 from dcfl.report.charts import accuracy_chart
-from dcfl.report.clock_section import clock_section, clock_words
+from dcfl.report.client_sections import clock_section, clock_words
 from dcfl.report.comparison_section import costs_table
 from dcfl.runs.folder import RecordedRun
 from tests.report.folders import write_run

@@ -20,9 +20,8 @@ from dcfl.data import DataSettings, FederatedData, load_dataset
 from dcfl.errors import ConfigError, RunFolderError
 from dcfl.experiment import Experiment
 from dcfl.report.comparison_section import csv_text
-from dcfl.runs.fingerprint import fingerprint, own_code
 from dcfl.runs.folder import RecordedRun
-from dcfl.runs.identity import kind_of
+from dcfl.runs.identity import fingerprint, kind_of, own_code
 from dcfl.runs.start import require_resumable
 from tests.engines.runs import federation
 from tests.report.folders import as_recorded, write_run

@@ -17,7 +17,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import ClientUpdate, Tensors
 from dcfl.methods import METHODS, Method, Objective, ServerStep
 from dcfl.methods.prototypes import PrototypeMethod
-from dcfl.models.layers import Norm
+from dcfl.models.networks import Norm
 from dcfl.testing import contract
 from dcfl.testing.contract import Verdict, check_method
 from dcfl.testing.properties import PROPERTIES

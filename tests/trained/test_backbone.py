@@ -13,7 +13,7 @@ from torch import nn
 from dcfl.config import experiment_from
 from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.models.own_models import OWN_MODELS, register_model
-from dcfl.trained import backbone
+from dcfl.trained import embed as backbone
 from tests.command_line import Call
 from tests.trained.picture_runs import coloured
 

@@ -14,8 +14,7 @@ from scipy.stats import binomtest  # type: ignore[import-untyped]
 
 import dcfl
 from dcfl.scores import wilson
-from dcfl.trained.certainty import PairedModels, accuracy_interval
-from dcfl.trained.evaluate import compare_models, evaluation_of
+from dcfl.trained.evaluate import PairedModels, accuracy_interval, compare_models, evaluation_of
 from tests.command_line import Call
 from tests.data.pictures import class_folders
 from tests.data.scanners import scanners

@@ -21,8 +21,8 @@ from dcfl.data import load_dataset
 from dcfl.data.readers.pictures import decode_all
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError, RunMissing
 from dcfl.trained import classifier
-from dcfl.trained import classifier as picture_files
-from dcfl.trained.classifier import open_classifier
+from dcfl.trained import predict as picture_files
+from dcfl.trained.predict import open_classifier
 from tests.analysis.trained import train
 from tests.command_line import Call
 from tests.data.pictures import save

@@ -33,7 +33,6 @@ def cosine_range(analyses: Sequence[Analysis]) -> tuple[float, float]:
 
 
 def separation_chart(analyses: Sequence[Analysis]) -> Chart:
-    """Both histograms of each run in a panel."""
     low, high = cosine_range(analyses)
     first = int(np.searchsorted(EDGES, low))
     panels = [

@@ -95,7 +95,6 @@ def _mean(values: Iterable[float]) -> float:
 def measure_drift(
     subject: Subject, clients: int = 10, tell: Callable[[str], None] = lambda _: None
 ) -> Drift:
-    """The drift of at most `clients` of them, drawn like the cohort of a round."""
     round = subject.round + 1
     seed = subject.experiment.federation.seed
     with _honest_clients(subject, clients) as (engine, count):

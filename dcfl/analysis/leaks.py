@@ -291,7 +291,6 @@ def attack_run(
     shadows: int,
     tell: Callable[[str], None],
 ) -> Leaks:
-    """Attack a run's final model, and a gradient of so many images of a client at that model."""
     subject = open_subject(run)
     partition = subject.experiment.data.split(subject.dataset.to(torch.device("cpu")))
     sizes = partition.sizes

@@ -193,7 +193,6 @@ def _scores(record: EvaluationRecord) -> Iterator[tuple[str, str]]:
 
 
 def class_table(record: EvaluationRecord) -> Table:
-    """A row per class, or the classes with the lowest recall where there are many."""
     rows, title = record.class_rows, None
     if len(rows) > MOST_CLASSES:
         present = [row for row in rows if row.images]

@@ -32,7 +32,6 @@ WIDEST = 10_000
 
 
 def sparkline(values: Sequence[float], width: int = 20) -> str:
-    """The curve in one line of text, scaled from its lowest to its highest value."""
     if not values:
         return ""
     width = min(width, len(values))

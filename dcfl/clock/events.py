@@ -243,7 +243,6 @@ class Step:
         return self._clock.adjusted(compression.received_update(reply, base), base, present)
 
     def reports(self, reports: Sequence[ClientReport]) -> list[ClientReport]:
-        """In client order, with the times of the visits."""
         found = {flight.client: flight for flight in self.ended}
         timed = self._clock.devices is not None
         return [

@@ -102,7 +102,6 @@ class ClockSettings(Settings):
 
     @property
     def words(self) -> str:
-        """In a line, for summaries and pages."""
         how = {"fedbuff": f", FedBuff of {self.buffer}", "fedasync": ", FedAsync"}
         return (
             f"{self.devices}, {self.availability}{how.get(self.mode, '')}"

@@ -240,7 +240,6 @@ class Shelf:
 
 
 def _finished(folder: Path) -> list[RecordedRun]:
-    """The finished runs of a run folder, or of one that holds run folders."""
     own = find_runs(folder) if (folder / "config.toml").is_file() else []
     runs = [*own, *(run for inside in INSIDE for run in runs_inside(folder / inside))]
     if not runs:

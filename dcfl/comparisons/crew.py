@@ -98,8 +98,6 @@ State = Literal["round", "finished", "stopped", "failed"]
 
 @dataclass(frozen=True)
 class News:
-    """What a crew says of a cell: a round of it, or how it ended."""
-
     cell_folder: CellFolder[Cell]
     state: State
     row: RoundRow | None = None
@@ -245,7 +243,6 @@ class Runner:
         ]
 
     def stop(self) -> None:
-        """Let every cell end its round and write a checkpoint."""
         self.stopping = True
         for process in list(self._processes):
             process.terminate()

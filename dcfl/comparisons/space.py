@@ -119,7 +119,6 @@ def _toml(text: str) -> Any:
 
 
 def read_choices(setting: str) -> Choices:
-    """Of `section.key=a,b,c`."""
     found = read_setting(setting)
     if found is None:
         raise ConfigError(f"--over {setting}: give several values, as in data.alpha=0.1,0.5,inf")

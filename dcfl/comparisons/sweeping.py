@@ -256,7 +256,6 @@ class SweepPlan:
 
     @cached_property
     def planned(self) -> list[Trial]:
-        """All trials, as their folders were when first read."""
         return self._all()
 
     def _all(self) -> list[Trial]:

@@ -41,8 +41,6 @@ from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
 
 @dataclass(frozen=True)
 class Archive:
-    """Where a data set can be downloaded."""
-
     url: str
     md5: str
     folder: str  # the one folder in the archive, and its name on disk

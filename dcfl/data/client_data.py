@@ -70,7 +70,6 @@ class ClientData:
                 )
 
     def _draws(self, sizes: list[int], generator: torch.Generator) -> list[Tensors]:
-        """For each batch of an epoch, what its augmentation draws: on the device."""
         if not self.preparation.augmentation.active:
             return [{}] * len(sizes)
         height, width = self.images.pixels.shape[1:3]

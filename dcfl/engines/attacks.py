@@ -51,8 +51,6 @@ def strike(faults: FaultSettings, seed: int, round: int, client: int) -> None:
 
 @dataclass(frozen=True)
 class Attack:
-    """Who lies, and how."""
-
     settings: AttackSettings
     clients: frozenset[int]
     seed: int
@@ -112,7 +110,6 @@ def _flipped(honest: ClientUpdate, strength: float) -> ClientUpdate:
 
 
 def attack_on(clients: int, settings: AttackSettings, seed: int) -> Attack:
-    """Choose the attackers among the clients from the seed alone."""
     order = torch.randperm(clients, generator=generator_for(seed, 0, 0, "attackers")).tolist()
     liars = frozenset(order[: math.ceil(settings.share * clients - 1e-9)])  # 0.2 * 15 is 3
     return Attack(settings, liars, seed)

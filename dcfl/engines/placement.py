@@ -75,7 +75,6 @@ class Load(NamedTuple):
 
 
 def place(engine: EngineSettings, cohort: int, load: Load) -> Placement:
-    """Decide how many processes train, for so many clients a round."""
     devices, workers, threads = choose_devices(engine.device), engine.workers, engine.threads
     if workers != "auto":
         if workers > 1 and (obstacle := _obstacle(devices)):

@@ -119,11 +119,9 @@ class ClientRunner:
 
     @property
     def keeps_own(self) -> bool:
-        """Whether clients keep a model of their own, or a part of one."""
         return bool(self.personal) or self.method.has_own_model
 
     def personal_parts(self, memories: Memories) -> Iterator[tuple[int, Tensors]]:
-        """The personal part of each client that keeps one, in client order."""
         for client in memories.clients if self.keeps_own else ():
             yield client, personal_and_rest(memories[client])[0]
 

@@ -53,8 +53,6 @@ Answer = dict[str, Any]
 
 @dataclass(frozen=True)
 class WorkerSetup:
-    """What all workers of a pool inherit."""
-
     runner: ClientRunner
     regions: SharedRegions
     threads: int

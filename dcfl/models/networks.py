@@ -46,8 +46,6 @@ def require_head(head: str) -> None:
 
 
 class HeadedModel(FeatureModel):
-    """A model whose pooled features may have a projection head before or beside the classifier."""
-
     def add_heads(self, width: int, classes: int, head: str) -> None:
         """Call it last in `__init__`, with the width of the pooled features."""
         kind, wide = head.rstrip("0123456789"), head.lstrip("abcdefghijklmnopqrstuvwxyz")

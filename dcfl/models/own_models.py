@@ -93,7 +93,6 @@ def register_model(path: Path) -> str:
 
 
 def with_head(model: FeatureModel, head: str) -> FeatureModel:
-    """The config's model.head, for a network that is not dcfl's own."""
     if head != "none":
         if not isinstance(model, AdaptedModel):
             name = type(model).__name__

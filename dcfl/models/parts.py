@@ -114,7 +114,6 @@ def unsent_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def sent_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules whose tensors are in the messages."""
     unsent = (*getattr(model, "frozen_parts", ()), *getattr(model, "personal_parts", ()))
     return [module for name, module in model.named_modules() if not within(name, unsent)]
 

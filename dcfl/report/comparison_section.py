@@ -84,7 +84,6 @@ def _noted_once(tables: Sequence[Table]) -> list[Table]:
 
 
 def pairs_table(pairs: Pairs, title: str, accuracy: str) -> Table:
-    """A row per pair. `accuracy`: which is compared."""
     corrected = pairs.tested > 1
     p_values = ["p", *(["p, corrected"] if corrected else [])]
     columns = [
@@ -196,7 +195,6 @@ def ranking_section(ranking: Ranking, accuracy: str = "EMA") -> Section:
 
 
 def csv_text(standing: Standing) -> str:
-    """A row per method with all its numbers: what --json has of each, without the curve."""
     rows = []
     found = standing.to_json()
     values_of = [*found["methods"], *found["baselines"]]

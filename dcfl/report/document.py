@@ -134,7 +134,6 @@ class Page:
 
 
 def write_page(page: Page, out: Path, figures: Path | None = None) -> Path:
-    """The page as one file; in the folder `figures`, its charts as figures for print."""
     html = page.html
     with storage(out):
         out.parent.mkdir(parents=True, exist_ok=True)

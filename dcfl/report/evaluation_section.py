@@ -112,7 +112,6 @@ def _paragraphs(found: Sequence[Titled]) -> Iterator[str]:
 
 
 def client_table(record: EvaluationRecord, title: str = "", means: bool = True) -> Table:
-    """A row per client, or of many clients the worst; then the means of all."""
     rows = [
         [
             printable(client.name),

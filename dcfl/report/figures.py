@@ -311,7 +311,6 @@ def _matrix(chart: Chart) -> Figure:
 def _shades(
     cells: NDArray[np.float64], shade: str
 ) -> tuple[NDArray[np.float64], Colormap, Normalize]:
-    """What is shaded, by which colours, from where to where."""
     known = cells[np.isfinite(cells)]
     blues = mpl.colormaps["Blues"].with_extremes(bad=PALE)
     if shade == "range":

@@ -82,7 +82,6 @@ def methods_table(
 
 
 def worst_clients(groups: Sequence[Group]) -> str:
-    """How the worst of their clients are called."""
     counts = [setting(run, "data.clients") for group in groups for run in group.runs]
     known = [count for count in counts if isinstance(count, int)]
     return worst_words(max(known, default=ENOUGH_CLIENTS))

@@ -20,7 +20,6 @@ class DataUnit(NamedTuple):
 
 
 def data_unit(largest: float) -> DataUnit:
-    """Megabytes, or gigabytes where those would have five digits."""
     return DataUnit("GB", 1e9) if largest >= 1e10 else DataUnit("MB", 1e6)
 
 

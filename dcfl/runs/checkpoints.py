@@ -61,8 +61,6 @@ def _saved_clock(clock: ClockState | None) -> tuple[SavedClock | None, Tensors, 
 
 @dataclass(frozen=True)
 class SavedProgress:
-    """How far a run was at the end of a round."""
-
     run: Text  # its id
     round: Count
     seconds: Seconds  # so far
@@ -81,8 +79,6 @@ class SavedProgress:
 
 
 class Best(NamedTuple):
-    """The model of the round with the best accuracy so far."""
-
     round: int
     weights: Tensors
 

@@ -47,7 +47,6 @@ class ClientScore:
 
 
 def worst_words(clients: int) -> str:
-    """How the worst of so many clients are called."""
     return "worst tenth" if clients >= ENOUGH_CLIENTS else "worst"
 
 

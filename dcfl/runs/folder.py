@@ -68,7 +68,6 @@ MARK = ".begun-by"  # tells this user's runs from others': see trust.py
 
 
 def own_files(experiment: Experiment) -> dict[str, OwnFile]:
-    """The user's own files, by the names of their copies."""
     own_model = OWN_MODELS.get(experiment.model.name)
     files = {
         METHOD_COPY: own_file_of(type(experiment.method)),

@@ -86,7 +86,6 @@ def of_run(run: RecordedRun) -> Identity:
 
 
 def across_seeds(run: RecordedRun) -> Identity:
-    """The identity that a run shares with those that repeat it with other seeds."""
     described = of_run(run)
     if run.holdout:  # what is left to train on, and so its hash, is drawn by the seed
         described["data"] = None

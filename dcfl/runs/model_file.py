@@ -79,7 +79,6 @@ def _told(sites: SiteScoring, weights: Tensors) -> Mapping[int, float]:
 
 
 def read_personal_part(folder: Path, client: int, weights: Tensors) -> dict[str, Tensor]:
-    """What the client has in place of some of the global weights."""
     path = _path(folder, client)
     if not path.is_file():
         kept = [file.stem[-6:] for file in path.parent.glob("client-??????.safetensors")]

@@ -306,7 +306,6 @@ def _of_server(experiment: Experiment) -> PrivacySettings:
 
 
 def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dict[str, Any]:
-    """The privacy spent in `rounds` rounds, for the summary; see `privacy.account`."""
     privacy, drawn = _of_server(experiment), schedule(experiment, rounds)
     return account(privacy, experiment.method, drawn, repeated)
 

@@ -135,7 +135,6 @@ class Recorder:
         self._append("clients.jsonl", clients)
 
     def keep_update(self, round: int, update: ClientUpdate) -> None:
-        """With output.keep_updates: what the server got."""
         tensors = together(weights=update.weights, upload=update.upload)
         path = self.folder / round_file(round, update.client)
         write_tensors(path, tensors, f"client {update.client}, round {round}")

@@ -156,8 +156,6 @@ class Result:
 
 
 class Trained(NamedTuple):
-    """A round that is trained but perhaps not yet evaluated."""
-
     round: Round
     seconds: float
     saved: Index | None  # the clients' memories, if the round gets a checkpoint
@@ -289,7 +287,6 @@ class Training:
         return Judged(result, client_accuracies(result, self._mixes))
 
     def _site_scores(self, judged: Judged | None) -> tuple[SiteScore, ...]:
-        """Of clients with test images of their own."""
         if self._engine.sites is not None:
             return self._engine.sites.site_scores()
         if judged is None or judged.result.by_owner is None:

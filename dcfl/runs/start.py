@@ -117,7 +117,6 @@ AS_BEGUN = Resumption()
 def begin_or_resume(
     prepared: Prepared, recorder: Recorder, checkpoints: Checkpoints, resumption: Resumption
 ) -> Position:
-    """Find where the run in the recorder's folder starts; writes the first files of a new run."""
     if recorder.resumed:
         resumed = _from_checkpoint(prepared, recorder, checkpoints, resumption)
         if resumed is not None:
@@ -299,7 +298,6 @@ class Saver:
         return keeps_checkpoint(as_tables(self.prepared.experiment))
 
     def commit_last(self, engine: Engine) -> None:
-        """The run has ended: write the checkpoint that stays."""
         if self.keeps and self.prepared.experiment.federation.on_schedule(self.at.state.round):
             self.commit_now(engine)
 

@@ -39,8 +39,6 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class RoundsSoFar:
-    """What is remembered of the rounds: as much, however many there were."""
-
     last: RoundRow | None = None  # it also has MAX and EMA
     totals: Mapping[str, Any] = field(default_factory=lambda: dict.fromkeys(TOTALS, 0))  # integers
     used: int = 0  # replies that entered the model, over all rounds
@@ -112,8 +110,6 @@ def require_usable_rounds(
 
 
 class Participation(NamedTuple):
-    """How often a site took part in a run."""
-
     name: str
     asked: int  # in how many rounds
     replied: int  # in how many of them, with a reply that was valid
@@ -130,7 +126,6 @@ class Participation(NamedTuple):
 
 
 def replies_used(run: RecordedRun) -> tuple[int, int]:
-    """How many entered the model, and how many were asked for."""
     return sum(row.used for row in run.rounds), sum(row.sampled for row in run.rounds)
 
 
@@ -175,8 +170,6 @@ def own_words(summary: Summary) -> str:
 
 
 class Judged(NamedTuple):
-    """The scores of a round's model: on the test images and for each client."""
-
     result: Evaluation
     client_accuracies: Tensor  # [clients], percent; on own images or mix of classes; or NaN
 

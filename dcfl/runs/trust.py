@@ -18,7 +18,6 @@ from dcfl.system.storage import private_folder, read_whole, user_folder, write_o
 
 
 def named_outside(experiment: Experiment, folder: Path) -> list[str]:
-    """What a run has to do with the world outside its folder, in words."""
     data, weights = experiment.data, experiment.model.weights
     copies = [name for name in (METHOD_COPY, MODEL_COPY) if (folder / name).exists()]
     named = [f"the tracker {name}" for name in experiment.output.trackers]

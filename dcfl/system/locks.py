@@ -60,7 +60,6 @@ def try_lock(file: IO[Any]) -> bool:
 
 
 def sign(held: IO[bytes]) -> None:
-    """Write into the lock who holds it."""
     with storage(Path(held.name)):
         held.truncate(0)
         # Windows locks the first byte, and lets nobody else read it.

@@ -56,7 +56,6 @@ class OwnFile:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def classes(self, base: type[Kind]) -> list[type[Kind]]:
-        """The classes that the file itself derives from `base`, in their order."""
         found = [
             value
             for value in vars(self.module).values()

@@ -66,7 +66,6 @@ def replacing(path: Path, durable: bool = False, private: bool = False) -> Itera
 
 
 def _create(path: Path, mode: int) -> int:
-    """Create an empty file; returns its mode after the umask."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:

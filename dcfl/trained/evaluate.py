@@ -107,7 +107,6 @@ def number_of_groups(groups: Tensor) -> int:
 
 
 def _by_group(values: Tensor, groups: Tensor) -> tuple[Numbers, Numbers]:
-    """The sum and the number of each group's."""
     _, which = np.unique(groups.cpu().numpy(), return_inverse=True)
     counts = np.bincount(which).astype(np.float64)
     return np.bincount(which, values.numpy()).astype(np.float64), counts

@@ -29,8 +29,6 @@ from dcfl.trained.subject import inputs_of
 
 
 class Wiring(NamedTuple):
-    """What goes in, and what comes out."""
-
     prepare: bool = False  # pixels as they are go in, probabilities come out first
     embedding: Embedding | None = None  # comes out last
 

@@ -242,8 +242,6 @@ def _rankings(
 
 @dataclass
 class Tally:
-    """What all predictions together amount to; of one size, however many there were."""
-
     pictures: int = 0
     skipped: int = 0
     labelled: int = 0  # classified, and the truth is known

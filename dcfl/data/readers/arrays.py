@@ -84,7 +84,6 @@ def as_given(where: str, values: NDArray[Any]) -> NDArray[np.float32] | NDArray[
 
 
 def inputs_of(where: str, values: NDArray[Any]) -> Pixels:
-    """Images and feature vectors where they look like it, anything else as it is given."""
     if values.ndim == 2 and values.dtype.kind == "f":
         return _floats(where, values)
     if _laid_out(values) is None or not values.size:

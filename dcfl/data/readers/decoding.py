@@ -84,7 +84,6 @@ def fitted(picture: Image.Image, size: int, fit: Fit | Literal["exact"]) -> Imag
 
 
 def padded(picture: Image.Image, size: int) -> Image.Image:
-    """The whole picture in its own proportions, in the middle of a black square."""
     longest = max(picture.size)
     width, height = (max(round(side * size / longest), 1) for side in picture.size)
     canvas = Image.new("RGB", (size, size))

@@ -7,13 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dcfl.cli.terminal import (
-    LONGEST_NAME,
-    NARROWEST,
-    WIDEST,
-    sparkline,
-    stdout,
-)
+from dcfl.cli.terminal import LONGEST_NAME, NARROWEST, WIDEST, sparkline, stdout
 from dcfl.config import to_toml
 from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words

@@ -26,12 +26,7 @@ from dcfl.comparisons.crew import Guard, Show, train
 from dcfl.comparisons.groups import yardstick
 from dcfl.comparisons.pairs import Pairs, Spread
 from dcfl.comparisons.space import CHOOSERS, Space, plain, require_possible, split_values, tables_of
-from dcfl.comparisons.trials import (
-    Trial,
-    Trials,
-    needs_holdout,
-    with_images_kept_back,
-)
+from dcfl.comparisons.trials import Trial, Trials, needs_holdout, with_images_kept_back
 from dcfl.comparisons.verdict import counted_apart
 from dcfl.config import apply, as_tables, experiment_from, load_experiment, to_toml
 from dcfl.data import Dataset, load_dataset

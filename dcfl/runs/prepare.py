@@ -12,14 +12,7 @@ from typing import Any
 
 from dcfl.central_noise import CentralNoise
 from dcfl.clock.events import Clock
-from dcfl.data import (
-    Augmentation,
-    Dataset,
-    DataSettings,
-    FederatedData,
-    Partition,
-    load_dataset,
-)
+from dcfl.data import Augmentation, Dataset, DataSettings, FederatedData, Partition, load_dataset
 from dcfl.data.datasets import short_name
 from dcfl.data.identical import identical_pictures, trained_on
 from dcfl.data.splits.grouping import NONE

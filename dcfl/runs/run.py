@@ -46,14 +46,7 @@ from dcfl.runs.model_file import Kept, keep_personal_models, round_file, write_m
 from dcfl.runs.prepare import prepare, with_own_data
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import ClassRecall, PersonalRow, RoundRow, Summary, data_frame
-from dcfl.runs.start import (
-    AS_BEGUN,
-    Resumption,
-    Saver,
-    begin_or_resume,
-    keeps_checkpoint,
-    planned,
-)
+from dcfl.runs.start import AS_BEGUN, Resumption, Saver, begin_or_resume, keeps_checkpoint, planned
 from dcfl.runs.summaries import (
     Judged,
     class_recalls,

@@ -20,7 +20,6 @@ import dcfl.cli.main
 from dcfl.data import load_dataset
 from dcfl.data.readers.pictures import decode_all
 from dcfl.errors import ConfigError, DatasetMissing, RunFolderError, RunMissing
-from dcfl.trained import classifier
 from dcfl.trained import predict as picture_files
 from dcfl.trained.predict import open_classifier
 from tests.analysis.trained import train
@@ -169,7 +168,7 @@ def test_memory_does_not_grow_with_the_pictures(
         together.append(len(paths))
         return decode_all(paths, decoding)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(classifier, "decode_all", watched)
+    monkeypatch.setattr(picture_files, "decode_all", watched)
     rng = np.random.default_rng(0)
     for number in range(40):
         save(tmp_path / f"{number}.png", coloured("red", rng, (8, 8)))
@@ -245,7 +244,7 @@ def test_a_model_that_diverged_is_refused(
         torch.nn.init.constant_(model.classifier.weight, math.nan)  # type: ignore[arg-type, union-attr]
         return model
 
-    monkeypatch.setattr(classifier, "load_model", spoilt)
+    monkeypatch.setattr(picture_files, "load_model", spoilt)
     with pytest.raises(RunFolderError, match="diverged"):
         next(dcfl.predict(squeezed, pictures))
 

@@ -47,8 +47,7 @@ SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "
 
 
 def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict") -> Tables:
-    """Read the tables of a config file without checking them. `errors`: how to treat bytes that are
-    not UTF-8."""
+    """The tables of a config file, unchecked. `errors`: how to treat bytes that are not UTF-8."""
     try:
         text = read_whole(path, MOST_OF_CONFIG).decode("utf-8-sig", errors)
         if any(len(re.findall(r"[^.]\.", part)) > MOST_PARTS for part in re.split("[=,\n]", text)):
@@ -93,8 +92,7 @@ def parse_settings(settings: Iterable[str]) -> Tables:
 
 
 def merge(base: Tables, changes: Tables) -> Tables:
-    """Put `changes` on top of `base`. Choosing another method or server optimiser drops the
-    fields of the previous one."""
+    """`changes` on top of `base`. Another method or optimiser drops the previous one's fields."""
     merged = {name: dict(table) for name, table in base.items()}
     for name, table in changes.items():
         old = merged.get(name, {})

@@ -77,8 +77,7 @@ def numbers(row: Row) -> dict[str, float]:
 
 
 class Following:
-    """The trackers that still follow the run, by name and of one's own, from its start to its end
-    or failure."""
+    """The trackers that still follow the run, from its start to its end or failure."""
 
     def __init__(
         self, run: FollowedRun, names: Sequence[TrackerName], own: Sequence[Tracker]

@@ -125,8 +125,7 @@ def _in_panels(analyses: Sequence[Analysis]) -> list[Sequence[Analysis]]:
 
 
 def claim(analyses: Sequence[Analysis]) -> list[str]:
-    """The paper's two sentences about its figure, checked on one run of each method; for a model
-    with a side head, on both of its embeddings."""
+    """The paper's two sentences about its figure, checked on one run of each method."""
     return [
         f"What the paper says of DCFL-PW beside FedProc, in these two runs{where}: {verdicts}. "
         f"Both kinds of cosines rise when all embeddings move closer together, which helps the "

@@ -33,8 +33,7 @@ PLAIN = ("method", "embedding", "dataset", "rounds", "images", "kind_of_images",
 
 @dataclass(frozen=True)
 class Analysis:
-    """The final global model of one run, on the images that the run was evaluated on: the test
-    images, or the training images that `data.holdout` kept back."""
+    """The final global model of one run, on the images that the run was evaluated on."""
 
     label: str
     run: RecordedRun

@@ -67,8 +67,7 @@ class Membership:
 def infer_membership(
     subject: Subject, shadows: int, tell: Callable[[str], None]
 ) -> tuple[Membership, ...]:
-    """Of the training images of all clients, against the images that the run was judged by: by
-    their loss, and by LiRA if there are shadow models."""
+    """Training images of all clients against those that the run was judged by."""
     seed = subject.experiment.federation.seed
     generator = torch.Generator().manual_seed(seed)
     train, test = subject.dataset.train, subject.dataset.test

@@ -230,8 +230,7 @@ class Moments(NamedTuple):
 
 
 def measure_similarity(embeddings: Tensor, labels: Tensor, seed: int = 0) -> Similarity:
-    """`embeddings` [n, d] of n >= 2 images; `seed`: chooses the points for uniformity, if there are
-    too many."""
+    """`embeddings` [n, d], n >= 2; `seed` chooses the points for uniformity, if there are many."""
     unit = F.normalize(embeddings.double(), dim=1)
     all_pairs, same = moments(unit), same_class_moments(unit, labels)
     fine_intra, fine_inter = similarity_histogram(embeddings, labels, FINE)
@@ -281,8 +280,7 @@ def _cosines(sums: Moments, fine: Tensor) -> Cosines:
 
 
 def percentile(counts: NDArray[np.int64], share: float) -> float:
-    """The value below which `share` percent of the counts in equal bins on [-1, 1] are, taken to be
-    evenly spread within a bin."""
+    """The value below which `share` percent of the counts in equal bins on [-1, 1] are."""
     reached = np.cumsum(counts)
     target = share / 100 * reached[-1]
     bin_of = int(np.searchsorted(reached, target))
@@ -292,8 +290,7 @@ def percentile(counts: NDArray[np.int64], share: float) -> float:
 
 
 def overlap(intra: NDArray[np.int64], inter: NDArray[np.int64]) -> float:
-    """sum min(p, q) over the bins: 1 if the two histograms agree, 0 if they have no bin in
-    common."""
+    """sum min(p, q) over the bins: 1 if the histograms agree, 0 without a bin in common."""
     if not (intra.sum() and inter.sum()):
         return math.nan
     return float(np.minimum(intra / intra.sum(), inter / inter.sum()).sum())

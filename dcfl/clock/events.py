@@ -54,8 +54,7 @@ class Clock:
 
     @cached_property
     def passes(self) -> float:
-        """A visit's work, in passes over the client's images as FedAvg's: a backward counts as two
-        forwards."""
+        """A visit's work, in FedAvg's passes over its images: a backward counts as two forwards."""
         cost, epochs = self.server.method.cost, self.server.training.all_epochs
         return (epochs * (cost.forwards + 2 * cost.backwards) + cost.passes) / 3
 

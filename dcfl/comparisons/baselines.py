@@ -90,8 +90,7 @@ CANNOT = (ConfigError, DatasetCorrupt, DatasetMissing, PartitionError, RunFolder
 
 
 def fine_tune(cell: CellFolder[Cell]) -> None:
-    """Let every client train the last model of a run on its own images, and record what it then
-    scores on its own test images; once, and only where the images are."""
+    """Every client trains a run's last model on its own images; what it then scores is recorded."""
     from dcfl.trained.evaluate import evaluation_of
 
     experiment = cell.cell.experiment

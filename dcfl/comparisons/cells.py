@@ -204,8 +204,7 @@ def runs_inside(folder: Path) -> list[RecordedRun]:
 
 
 def require_free(folder: Path, ours: Collection[str]) -> None:
-    """Refuse a folder with anything in it but these, which a command that was killed early may have
-    left."""
+    """Refuse a folder with anything in it but these, which a killed command may have left."""
     inside = [path.name for path in folder.iterdir()] if folder.is_dir() else [""]
     if not {LOCK, *ours}.issuperset(inside):
         require_unused(folder)

@@ -346,8 +346,8 @@ def compare(
         out: The folder for the run folders and the report, new or with runs of this comparison;
             by default a new one in `runs/`.
         parallel: Runs at the same time, each in a process of its own; 0: as many as there are
-            cores for; 1: one after the other, in this process. Methods given as objects of a
-            class in a notebook or a script are trained in this process.
+            cores for; 1: one after the other, in this process, as all are where a method is an
+            object of a class in a notebook or a script.
         all_pairs: Compare every method with every other, and correct p for all of these; else
             with the first alone.
         tune: First so many trials of every method (3 to 12) on training images that are kept back,

@@ -54,8 +54,7 @@ class SentFile(NamedTuple):
 
 
 def can_travel(experiment: Experiment) -> bool:
-    """Whether another process can build it. Not so if its method is an object of a class that is
-    in no file: of a notebook, or of a script."""
+    """Not if its method is an object of a class that is in no file: of a notebook or script."""
     for choice in (experiment.method, experiment.server.optimizer):
         kind = type(choice)
         if not kind.__module__.startswith("dcfl.") and own_file_of(kind) is None:
@@ -203,8 +202,7 @@ class Trainer:
 
 @contextmanager
 def _known(method: Method) -> Iterator[None]:
-    """A run folder names its method. One that was given as an object is known by that name while
-    its run is opened."""
+    """A method that was given as an object is known by its name while its run is opened."""
     before = METHODS.get(method.name)
     METHODS[method.name] = type(method)
     try:

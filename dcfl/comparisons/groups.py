@@ -276,8 +276,7 @@ def group_runs(runs: Sequence[RecordedRun], over: Collection[str] = ()) -> list[
 
 
 def _untrained(groups: Sequence[Group]) -> Iterator[Group]:
-    """The baselines that follow from methods' runs, where there are others: a method whose model
-    clients have fine-tuned, and the most frequent class."""
+    """Baselines that follow from methods' runs: fine-tuned models, the most frequent class."""
     for task in dict.fromkeys(group.task for group in groups if group.baseline):
         there = [group for group in groups if group.task == task]
         for group in there:

@@ -101,8 +101,7 @@ def cache_folder() -> Path | None:
 
 
 def _entry(root: Path, name: str, files: Sequence[Path], settings: Mapping[str, object]) -> Path:
-    """Its name begins with that of its family, entries of one source with the same settings: the
-    newest replaces the others."""
+    """Its name begins with that of its family: of one source and settings, the newest stays."""
     paths = sorted(map(os.fspath, files))
     source = _source(paths)
     about = json.dumps([FORMAT, name, dict(settings)], sort_keys=True, default=str)

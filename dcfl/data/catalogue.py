@@ -54,8 +54,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class PublicData:
-    """All that is known by the name of a data set that everybody can have. Functions are given the
-    folder that `data.path` names."""
+    """What is known of a data set by its name. Functions are given the folder of `data.path`."""
 
     preparation: Preparation
     read: Callable[[Path], Arrays]

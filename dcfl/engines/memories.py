@@ -40,8 +40,7 @@ class Version(NamedTuple):
 
 
 class Memories:
-    """What each client keeps. `folder` is made when the budget (in bytes) is used up or a
-    checkpoint is due."""
+    """`folder` is made when the budget (in bytes) is used up or a checkpoint is due."""
 
     def __init__(
         self,

@@ -75,8 +75,7 @@ def adapt(
 
 
 class AdaptedModel(FeatureModel):
-    """Has the children, the parameters and the buffers of the module, under the same names, and
-    calls it for its forward pass."""
+    """Has the module's children, parameters and buffers, and calls it for its forward pass."""
 
     module: nn.Module
 

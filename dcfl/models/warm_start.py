@@ -55,8 +55,7 @@ def is_whole(weights: Tensors, description: str) -> bool:
 
 
 def warm_start(model: nn.Module, weights: str, skipped: Sequence[str] = ()) -> None:
-    """Copy the file's tensors into the model, all of them but those in `skipped` parts. Names and
-    shapes must match; other floating-point types are converted."""
+    """All tensors but those in `skipped` parts. Names and shapes must match; types may differ."""
     path = weights_path(weights)
     try:
         stored, metadata = read_stored(path)

@@ -117,8 +117,7 @@ def lines_over(
 
 
 def dots_over(label: str, names: Sequence[str], values: NDArray[np.float64], up: Any) -> Chart:
-    """A dot for each name, with its interval: `values` is [3, names], as in `lines_over`. `up`: the
-    axis."""
+    """A dot for each name, with its interval: `values` is [3, names], as in `lines_over`."""
     dots = _with_intervals(label, range(len(names)), names, values, 0, "points")
     across = {"label": "", "names": list(names), "low": -0.5, "high": len(names) - 0.5}
     return plot(across, up, [{"series": [dots]}])

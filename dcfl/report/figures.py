@@ -163,8 +163,7 @@ def _points(run: dict[str, Any], across: str, name: str) -> Points:
 
 
 def _mean(label: str, colour: int, runs: Sequence[Points]) -> list[dict[str, Any]]:
-    """The mean over the rounds that all runs have, in a band from least to greatest; no line where
-    there are none."""
+    """Over the rounds that all runs have, in a band from least to greatest; empty without any."""
     common = sorted(set.intersection(*map(set, runs))) if runs else []
     if not common:
         return []

@@ -270,8 +270,7 @@ def sum_of_sites(found: Sequence[OwnScores]) -> Scores:
 
 
 def scored_by_sites(run: RecordedRun) -> EvaluationRecord | None:
-    """The last model of a run as sites with test images of their own have scored it, if they
-    have."""
+    """The last model as sites with test images of their own have scored it, if they have."""
     if run.summary is None or not run.at_sites:
         return None
     for record in read_evaluations(run.folder):

@@ -46,8 +46,7 @@ def _reason_for_no_checkpoint(tables: Tables) -> str:
 
 
 def planned(recorded: RecordedRun, rounds: int | None) -> Experiment:
-    """The recorded experiment, with this number of rounds if one is given. Refuses a number that
-    the run cannot end at."""
+    """With this number of rounds, if one is given. Refuses one that the run cannot end at."""
     experiment = recorded.experiment
     if rounds is None or rounds == experiment.federation.rounds:
         return experiment
@@ -281,8 +280,7 @@ class Saver:
     began: float = field(default_factory=time.perf_counter)
 
     def begin(self, engine: Engine, round: int, stopping: bool) -> Index | None:
-        """Begin a checkpoint if one is due: the clients' memories are written while the next round
-        trains."""
+        """Begin a checkpoint if one is due: memories are written while the next round trains."""
         experiment = self.prepared.experiment
         federation, every = experiment.federation, experiment.output.checkpoint
         before_last = round == federation.rounds - 1

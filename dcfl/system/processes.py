@@ -111,8 +111,7 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def stop_when_signalled(stop: Callable[[], None]) -> None:
-    """Call `stop` at every signal, in a process that ends after its round and reports that to its
-    parent."""
+    """In a process that ends after its round and reports that to its parent."""
     for number in ENDING:
         signal.signal(number, lambda *_: stop())
 

@@ -54,8 +54,7 @@ def write_stored(
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Tensors and text, mapped and not copied: pages are read when used. CheckpointError if the
-    file is damaged."""
+    """Mapped and not copied: pages are read when used. CheckpointError if damaged."""
     stored, metadata = read_stored(path)
     try:
         # Files of dcfl 0.2 have the channels of kernels last.

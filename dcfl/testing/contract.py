@@ -94,8 +94,7 @@ def _defined_in(path: Path) -> tuple[dict[str, type[Method]], list[str]]:
 
 
 def check_against(name: str, path: Path) -> dict[str, list[Verdict]]:
-    """For each method in a user's file, whether it computes the same as the one of this name, both
-    with their default fields: see `_beside`."""
+    """Does each method in a user's file compute the same as this one, with default fields?"""
     ours = method_named(name)()
     with reproducible(threads=1):
         return {own: _beside(ours, theirs()) for own, theirs in load_methods(path).items()}
@@ -167,8 +166,7 @@ def check_method(method: type[Method], norm: Norm = "batch") -> list[Verdict]:
 
 
 def check_model(network: Network) -> list[Verdict]:
-    """Check every property of a network up to the first crash, or say only why it cannot be
-    built."""
+    """Every property of a network up to the first crash, or only why it cannot be built."""
 
     def size() -> str:
         return f"{sum(live.numel() for live in network.build().parameters()):,} parameters"

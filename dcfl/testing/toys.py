@@ -142,8 +142,7 @@ _trained_once = lru_cache(maxsize=32)(fresh_rounds)
 
 
 def partial_rounds(method: Method, norm: Norm) -> list[ServerState]:
-    """The server after each of three rounds, in which two of four clients take part. Equal ones are
-    trained once."""
+    """The server after each of three rounds, in which two of four clients take part."""
     try:
         hash(method)
     except TypeError:

@@ -151,8 +151,7 @@ class Exported(NamedTuple):
 
 
 def export_model(run_folder: Path, options: ExportOptions, network: Network = None) -> Exported:
-    """Write the model and its card; nothing is left behind if the file does not say what the model
-    says."""
+    """Nothing is left behind if the file does not say what the model says."""
     options.kind.require_installed()
     run, path = RecordedRun.open(run_folder), options.path(run_folder)
     _require_free(path, options)

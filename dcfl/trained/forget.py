@@ -135,8 +135,7 @@ class Forgetting:
     def begin(
         self, out: Path | None, model: FeatureModel | OwnModel | None = None, trust: bool = False
     ) -> Run:
-        """The run without the client, in a folder of its own. `model`: the run's module from
-        Python, or what builds that."""
+        """`model`: the run's module from Python, or what builds that."""
         if not trust:
             require_trust(self.run.folder, self.run.experiment)
         known = self._newest.progress.begun_with if self.start and self._newest else {}

@@ -33,8 +33,7 @@ def data_settings(run: RecordedRun) -> DataSettings:
 
 
 def inputs_of(model: FeatureModel) -> tuple[Preparation, tuple[int, ...]]:
-    """How a loaded model's inputs are prepared, and their height, width and channels, or their
-    shape: see `FeatureModel`."""
+    """How a loaded model's inputs are prepared, and their shape: see `FeatureModel`."""
     return cast(Preparation, model.preparation), cast(tuple[int, ...], model.image_shape)
 
 

@@ -70,8 +70,7 @@ LAYOUTS = {"cifar10": CIFAR10_PYTHON, "cifar100": CIFAR100_PYTHON}
 
 
 def read_cifar(name: str, folder: Path) -> Arrays:
-    """`name` is cifar10 or cifar100, with its 100 fine labels. `folder` holds an official folder or
-    is one."""
+    """`folder` holds an official folder or is one; of cifar100, the 100 fine labels."""
     return _read(*_locate(name, folder))
 
 

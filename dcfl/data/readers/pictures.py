@@ -279,6 +279,5 @@ def require_two(names: Sequence[str], folder: Path) -> None:
 
 
 def in_grey(pixels: Pixels) -> NDArray[np.uint8]:
-    """Pictures are read in colour, and some models were trained without: [n, H, W, 3] -> [n, H, W,
-    1]."""
+    """Some models were trained without colour: [n, H, W, 3] -> [n, H, W, 1]."""
     return np.stack([np.asarray(Image.fromarray(one).convert("L")) for one in pixels])[..., None]

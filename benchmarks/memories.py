@@ -20,10 +20,10 @@ from typing import Any
 
 from benchmarks.bench.jobs import Job, read_job, write_job
 from benchmarks.bench.measure import table
-from benchmarks.bench.memory import memory_of
 from benchmarks.bench.ours import experiment
 from benchmarks.records import keep
 from dcfl.runs.run import Run
+from dcfl.system.memory import memory_of
 
 JOB = Job("memories", "resnet18", 100, 8, 100, 1, 8, rounds=3)
 BUDGETS = {"in RAM": 8192, "256 MB in RAM": 256, "all on disk": 0}

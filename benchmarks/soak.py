@@ -18,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.bench.memory import memory_of
 from benchmarks.records import keep
 from dcfl.config import experiment_from
 from dcfl.runs.run import Run
+from dcfl.system.memory import memory_of
 
 
 def main() -> None:

@@ -98,6 +98,20 @@ def _measured(known: Collection[tuple[str, str, int, str]]) -> list[str]:
     return [name for name in METHODS if any(method == name for _, method, _, _ in known)]
 
 
+def _estimate() -> str:
+    rows = [
+        [
+            name,
+            f"{one['estimated_seconds']:.1f}",
+            f"{one['seconds']:.1f}",
+            f"{one['estimated_seconds'] / one['seconds'] - 1:+.0%}",
+            f"{one['estimated_bytes'] / one['bytes'] - 1:+.0%}",
+        ]
+        for name, one in _stored("estimate")["runs"].items()
+    ]
+    return table(["run", "estimate, s", "truth, s", "time", "memory"], rows)
+
+
 def picture() -> None:
     """Time of a round relative to the bare training steps, for each job and program."""
     jobs = from_json(_stored("jobs"))
@@ -170,6 +184,7 @@ def _evaluation() -> str:
 TABLES = {
     "jobs": _jobs,
     "precision": _precision,
+    "estimate": _estimate,
     "methods-cnn": lambda: methods_table(_stored("methods-cnn")["models"]),
     "methods-resnet18": lambda: methods_table(_stored("methods-resnet18")["models"]),
     "startup": lambda: table(

@@ -17,8 +17,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.bench.jobs import JOBS
-from benchmarks.bench.memory import MemoryWatch
 from dcfl.errors import DCFLError
+from dcfl.system.memory import MemoryWatch
 from dcfl.system.processes import python
 
 PEERS = Path(__file__).parent / "peers"

@@ -1,4 +1,4 @@
-"""What verbs print about one thing: a run, a data set, a method."""
+"""What verbs print about one thing: a run, an estimate, a data set, a method."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dcfl.cli.terminal import LONGEST_NAME, NARROWEST, WIDEST, sparkline, stdout
+from dcfl.cli.terminal import (
+    LONGEST_NAME,
+    NARROWEST,
+    WIDEST,
+    duration,
+    megabytes,
+    sparkline,
+    stdout,
+)
 from dcfl.config import to_toml
 from dcfl.data.dataset_summary import DatasetSummary
 from dcfl.data.settings import accuracy_words, dataset_words
 from dcfl.experiment import Experiment
+from dcfl.runs.estimate import Estimate
 from dcfl.runs.evaluations import WEIGHTING, scored_by_sites
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.prepare import Prepared
@@ -80,16 +89,25 @@ def class_lines(
     return [f"recall  {whose}{which}{', '.join(words)}", *never]
 
 
-def dry_card(prepared: Prepared) -> str:
+def estimate_card(prepared: Prepared, estimate: Estimate) -> str:
     experiment = prepared.experiment
     sizes = prepared.data.partition.sizes
     least, most = int(sizes.min()), int(sizes.max())
     images = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    free = f"{megabytes(estimate.available_bytes)} are free"
     lines = {
         "what": f"{experiment.method.name} on {experiment.data.dataset}, {model_words(prepared)}",
         "clients": f"{prepared.cohort} of {len(sizes):,} a round, {images} images each; "
         f"{experiment.federation.rounds:,} rounds",
+        "time": f"{duration(estimate.round_seconds)} a round, {duration(estimate.seconds)} in all",
+        "memory": f"{megabytes(estimate.peak_bytes)} at most; {free}"
+        if estimate.fits
+        else f"{megabytes(estimate.peak_bytes)}, and {free}: it does not fit. Fewer engine.workers "
+        "or a smaller training.batch_size take less",
         "engine": prepared.workers,
+        "disk": f"{megabytes(estimate.disk_bytes)} at most",
+        "sent": f"{megabytes(estimate.bytes_up)} up, {megabytes(estimate.bytes_down)} down",
+        "measured": f"{estimate.visits} visits of clients, in {estimate.measured_seconds:.1f} s",
     }
     return "\n".join(printable(f"{label:9}{text}") for label, text in lines.items())
 

@@ -81,7 +81,7 @@ Parallel = Annotated[
     int,
     typer.Option(min=0, max=1024, help="Runs at the same time; 0: as many as there are cores for."),
 ]
-PlanOnly = Annotated[bool, typer.Option("--plan", help="Show what is left to do, and stop.")]
+PlanOnly = Annotated[bool, typer.Option("--plan", help="Say what it would cost, and stop.")]
 
 
 def experiment_of(

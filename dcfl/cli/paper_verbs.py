@@ -23,6 +23,7 @@ from dcfl.system.processes import stopped_by_signals
 from dcfl.system.wording import printable, say
 
 if TYPE_CHECKING:
+    from dcfl.comparisons.cell_costs import PlannedCosts
     from dcfl.comparisons.cells import CellFolder
     from dcfl.paper.recipe import RecipeCell
     from dcfl.paper.results import Results
@@ -115,10 +116,7 @@ def reproduce(
     plans = _plans(name, scale, seeds, settings or (), folder)
     cells = chosen_cells(plans, only or ())
     if plan:
-        if as_json:
-            print_json({cell.name: {"rounds_left": cell.rounds_left} for cell in cells})
-        else:
-            _print_plan(plans, cells)
+        _print_plan(plans, cells, parallel, as_json)
         return
     with storage(folder):  # fails now rather than after the first hour
         (folder / "cells").mkdir(parents=True, exist_ok=True)
@@ -126,7 +124,7 @@ def reproduce(
     with locked(folder) if train else nullcontext():
         failures = 0
         while train:
-            failures += _train(cells, parallel)
+            failures += _train(cells, _announce_cost(cells, parallel).processes)
             plans, before = _plans(name, scale, seeds, settings or (), folder), len(cells)
             cells = chosen_cells(plans, only or ())
             train = len(cells) > before  # a search goes on from what it found
@@ -165,11 +163,46 @@ def _plans(
     return [plan_recipe(r, scale, asked or usual[r.name], settings, folder) for r in recipes]
 
 
-def _print_plan(plans: Sequence[Results], cells: Sequence[CellFolder[RecipeCell]]) -> None:
-    from dcfl.cli.tables import plan_tables
+def _announce_cost(cells: Sequence[CellFolder[RecipeCell]], parallel: int) -> PlannedCosts:
+    """Print the cost of what is left to do."""
+    from dcfl.cli.plans import measured
+    from dcfl.cli.terminal import duration, megabytes
+    from dcfl.comparisons.cell_costs import PlannedCosts
+    from dcfl.comparisons.crew import useful_processes
+
+    todo = [cell for cell in cells if not cell.ended]
+    if not todo:
+        say(f"{len(cells)} cells, nothing left to do")
+        return PlannedCosts({}, 0.0, 0, 0)
+    processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
+    costs = measured(todo, min(processes, len(todo)))
+    say(
+        f"{len(cells)} cells, {len(cells) - len(todo)} finished; {len(todo)} to do take about "
+        f"{duration(costs.seconds)} and {megabytes(costs.peak_bytes)} of memory with "
+        f"{costs.processes} at a time (short rounds of each kind were measured)"
+    )
+    return costs
+
+
+def _print_plan(
+    plans: Sequence[Results],
+    cells: Sequence[CellFolder[RecipeCell]],
+    parallel: int,
+    as_json: bool,
+) -> None:
+    from dcfl.cli.plans import cost_if_known, plan_tables
     from dcfl.cli.terminal import stdout
 
-    for title, table in plan_tables(plans, {cell.name for cell in cells}):
+    costs = cost_if_known(lambda: _announce_cost(cells, parallel), f"{len(cells)} cells")
+    if as_json:
+        plan = {}
+        for cell in cells:
+            seconds = costs and costs.by_cell.get(cell.name, 0.0)
+            plan[cell.name] = {"rounds_left": cell.rounds_left, "seconds": seconds}
+        print_json(plan)
+        return
+    names = {cell.name for cell in cells}
+    for title, table in plan_tables(plans, names, costs.by_cell if costs else None):
         print(printable(title))
         stdout.print(table)
         print()
@@ -178,17 +211,14 @@ def _print_plan(plans: Sequence[Results], cells: Sequence[CellFolder[RecipeCell]
             print(printable(f"{cell.name}  failed: {cell.failed}"))
 
 
-def _train(cells: Sequence[CellFolder[RecipeCell]], parallel: int) -> int:
+def _train(cells: Sequence[CellFolder[RecipeCell]], processes: int) -> int:
     """Train the cells that have not ended; returns how many failed."""
-    from dcfl.comparisons.crew import Runner, followed, useful_processes
+    from dcfl.comparisons.crew import Runner, followed
     from dcfl.runs.progress import Progress
 
     todo = [cell for cell in cells if not cell.ended]
-    left = f"{sum(cell.rounds_left for cell in todo):,} rounds" if todo else "nothing"
-    say(f"{len(cells)} cells, {len(cells) - len(todo)} finished; {left} left to do")
     if not todo:
         return 0
-    processes = parallel or useful_processes(todo[0].cell.experiment.engine.threads)
     runner = Runner(todo, min(processes, len(todo)))
     with stopped_by_signals(runner.stop):
         news = list(followed(runner, Progress(todo).after))

@@ -248,7 +248,8 @@ def compare(
     Finished runs of the folder are not trained again, interrupted ones continue where they
     stopped: methods and seeds may be added later.
     """
-    from dcfl.cli.tables import plain_table, print_comparison_plan
+    from dcfl.cli.plans import print_comparison_plan
+    from dcfl.cli.tables import plain_table
     from dcfl.cli.terminal import stdout
     from dcfl.comparisons.comparison import plan_comparison
     from dcfl.comparisons.space import read_choices, split_commas
@@ -276,7 +277,7 @@ def compare(
     for name, why in planned.left_out.items():
         say(printable(f"left out: {name}: {why}"))
     if plan:
-        print_comparison_plan(planned, as_json)
+        print_comparison_plan(planned, parallel, as_json)
         return
     planned.check()
     show = Progress(planned.todo).after
@@ -341,7 +342,7 @@ def sweep(
 
     Every combination is tried. The same command continues where it stopped.
     """
-    from dcfl.cli.tables import print_sweep_plan
+    from dcfl.cli.plans import print_sweep_plan
     from dcfl.comparisons.space import split_settings
     from dcfl.comparisons.sweeping import plan_sweep
     from dcfl.runs.progress import Progress
@@ -356,7 +357,7 @@ def sweep(
         by,
     )
     if plan:
-        print_sweep_plan(planned, as_json)
+        print_sweep_plan(planned, parallel, as_json)
         return
     planned.check()
     _announce_sweep(planned)

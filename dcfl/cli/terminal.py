@@ -42,6 +42,30 @@ def sparkline(values: Sequence[float], width: int = 20) -> str:
     return "".join(BARS[round((point - low) * scale)] for point in points)
 
 
+def duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    shown = f"{seconds:.0f}" if seconds >= 9.95 else f"{seconds:.2g}"
+    return f"{shown} second{'' if shown == '1' else 's'}"
+
+
+def short_duration(seconds: float) -> str:
+    """A duration for a cell of a table."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
+
+
+def megabytes(count: float) -> str:
+    """A number of bytes in the unit that shows at least one digit."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1e3:.1f} kB"
+
+
 class PlainTable(Table):
     """Shows its cells as they are: names are other people's text, not markup. Where it is too wide,
     each row becomes a few lines: rich would leave columns out."""

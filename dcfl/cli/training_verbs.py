@@ -40,7 +40,7 @@ Rounds = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Check everything, show all settings, and stop."),
+    typer.Option("--dry-run", help="Show all settings and what the run would cost, and stop."),
 ]
 
 
@@ -57,7 +57,7 @@ def run(
 
     experiment = experiment_of(settings, method_file, model_file, out)
     if dry_run:
-        _print_dry(experiment, as_json)
+        _print_estimate(experiment, as_json)
         return
     new_run = Run(experiment)
     if not as_json:
@@ -66,24 +66,21 @@ def run(
     _print_result(new_run, as_json)
 
 
-def _print_dry(experiment: Experiment, as_json: bool) -> None:
-    from dcfl.cli.cards import dry_card
+def _print_estimate(experiment: Experiment, as_json: bool) -> None:
+    from dcfl.cli.cards import estimate_card
     from dcfl.config import as_tables, to_toml
-    from dcfl.runs.connect import require_startable
-    from dcfl.runs.folder import folder_for, require_unused, require_utf8
+    from dcfl.runs.estimate import estimate
     from dcfl.runs.prepare import prepare
 
     prepared = prepare(experiment)
-    folder = folder_for(experiment, prepared.data.dataset.name)
-    require_utf8(folder)
-    require_unused(folder)
-    require_startable(prepared.experiment.engine)
+    say("training a few steps to measure what they cost")
+    found = estimate(prepared)
     tables = as_tables(prepared.experiment)
     if as_json:
-        print_json({"engine": prepared.workers, "config": tables})
+        print_json({**found.to_json(), "engine": prepared.workers, "config": tables})
     else:
         print(printable_lines(to_toml(tables)))
-        print(f"\n{dry_card(prepared)}")
+        print(f"\n{estimate_card(prepared, found)}")
 
 
 def _announce(asked: Experiment, run: Run) -> None:

@@ -388,15 +388,18 @@ class ThisProcess(Trainer):
 
 
 def crew_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> Crew:
-    """As many processes as asked for (0: as there are cores for), but not more than cells; this one
-    alone if some of them can be trained here only."""
+    processes = processes_for(cells, parallel)
+    return Runner(cells, processes) if processes > 1 else ThisProcess(cells)
+
+
+def processes_for(cells: Sequence[CellFolder[Cell]], parallel: int) -> int:
+    """As many as asked for (0: as there are cores for), but not more than cells; one if some of
+    them can be trained here only."""
     if parallel < 0:
         raise ConfigError(f"parallel must be 0 or more runs at the same time, not {parallel}")
     if not cells or not _can_leave(cells):
-        return ThisProcess(cells)
-    wanted = parallel or useful_processes(cells[0].cell.experiment.engine.threads)
-    processes = min(wanted, len(cells))
-    return Runner(cells, processes) if processes > 1 else ThisProcess(cells)
+        return 1
+    return min(parallel or useful_processes(cells[0].cell.experiment.engine.threads), len(cells))
 
 
 def _can_leave(cells: Sequence[CellFolder[Cell]]) -> bool:

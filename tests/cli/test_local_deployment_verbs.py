@@ -16,35 +16,37 @@ from dcfl.flower.deploy.submission import Submitted
 from dcfl.flower.deploy.superlink import Connection, RegisteredNode
 from dcfl.flower.roster import Roster
 from dcfl.runs.folder import RecordedRun
-from tests.command_line import Call
+from tests.cli.conftest import Call
 
 WAITS = "; the run waits up to 120 s, then begins with the others, or ends"
 
 
-def test_up_says_what_it_waits_for(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_says_what_it_waits_for(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     link = Connection("127.0.0.1:9", Path("home"), None, True)
     monkeypatch.setattr(deployment, "up", lambda *_: link)
-    code, out, err = cli("flower", "up", "--sites", "3")
+    code, out, err = unmeasured("flower", "up", "--sites", "3")
     assert code == 0
     assert "3 online" in out
     assert err == "starting a SuperLink and 3 SuperNodes: up to two minutes\n"
 
 
 def test_up_refuses_before_it_says_that_it_starts(
-    cli: Call, monkeypatch: pytest.MonkeyPatch
+    unmeasured: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(home: Path) -> None:
         raise ConfigError("a deployment is running")
 
     monkeypatch.setattr(deployment, "require_idle", busy)
-    assert cli("flower", "up") == (2, "", "dcfl: a deployment is running\n")
+    assert unmeasured("flower", "up") == (2, "", "dcfl: a deployment is running\n")
 
 
-def test_data_without_its_kind_and_a_folder_that_is_not_there(cli: Call, tmp_path: Path) -> None:
+def test_data_without_its_kind_and_a_folder_that_is_not_there(
+    unmeasured: Call, tmp_path: Path
+) -> None:
     (tmp_path / "scans").mkdir()
-    _, _, err = cli("flower", "up", "--data", "scans")
+    _, _, err = unmeasured("flower", "up", "--data", "scans")
     assert err == "dcfl: --data scans: give folder:PATH, such as folder:scans\n"
-    _, _, err = cli("flower", "up", "--data", "folder:scan")
+    _, _, err = unmeasured("flower", "up", "--data", "folder:scan")
     said = f"{tmp_path / 'scan'} is not there, or is not a folder"
     assert err == f"dcfl: --data folder:scan: {said}\n"
 
@@ -87,17 +89,17 @@ def test_a_superlink_that_does_not_answer_says_nobody_is_absent(tmp_path: Path) 
     assert registered_nodes.registered_nodes(link) is None
 
 
-def test_whoever_asks_a_kit_is_sent_to_its_script(cli: Call, tmp_path: Path) -> None:
-    _, _, err = cli("flower", "status")
+def test_whoever_asks_a_kit_is_sent_to_its_script(unmeasured: Call, tmp_path: Path) -> None:
+    _, _, err = unmeasured("flower", "status")
     assert "`dcfl flower up` starts one" in err
     (tmp_path / "server.toml").touch()
-    _, _, err = cli("flower", "status")
+    _, _, err = unmeasured("flower", "status")
     assert "no deployment here; of a kit ./status tells" in err
 
 
-def test_down_says_what_stays(cli: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_down_says_what_stays(unmeasured: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployment, "down", lambda home: 3)
-    code, out, _ = cli("flower", "down")
+    code, out, _ = unmeasured("flower", "down")
     assert code == 0
     ended, stays = out.splitlines()
     assert ended == "ended 3 processes"

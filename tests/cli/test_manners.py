@@ -16,7 +16,7 @@ from rich.console import Console
 from typer.core import TyperGroup
 
 from dcfl.cli.main import app
-from dcfl.cli.terminal import new_table
+from dcfl.cli.terminal import duration, new_table, short_duration
 from dcfl.runs.folder import RecordedRun
 from tests.cli.test_main import FAST
 from tests.command_line import Call
@@ -73,7 +73,7 @@ def test_quiet_leaves_results_and_warnings(cli: Call, tmp_path: Path) -> None:
     assert [line.partition(": warning: ")[0] for line in err.splitlines()] == ["dcfl"]
     code, out, err = cli("run", *FAST, "--dry-run", "--quiet", "--json")
     assert (code, err) == (0, "")
-    assert {"engine", "config"} == json.loads(out).keys()
+    assert {"seconds", "peak_bytes", "bytes_up", "bytes_down"} <= json.loads(out).keys()
     assert cli("run", *FAST)[2].count("round") > 0  # the next command is not quiet
     code, out, _ = cli("--quiet")
     assert (code, "dcfl --help" in out) == (0, True)
@@ -87,7 +87,7 @@ def test_a_dry_run_shows_the_settings_that_the_run_would_record(
     words = (*FAST, "output.report=false", "--out", "here")
     _, out, _ = cli("run", *words, "--dry-run")
     settings, _, card = out.partition("\n\nwhat ")
-    assert [line.split()[0] for line in card.splitlines()[1:]] == ["clients", "engine"]
+    assert [line.split()[0] for line in card.splitlines()[1:]][:3] == ["clients", "time", "memory"]
     assert not (tmp_path / "here").exists()
     _, out, _ = cli("run", *words, "--dry-run", "--json")
     assert cli("run", *words)[0] == 0
@@ -186,3 +186,11 @@ def test_whatever_shows_a_table_has_json_too() -> None:
         if any("--json" in parameter.opts for parameter in command.params)
     }
     assert set(every) - with_json == WITHOUT_TABLE
+
+
+def test_one_second_is_one_second() -> None:
+    assert [duration(s) for s in (0.996, 1.0, 1.04, 1.6, 9.97)] == [
+        "1 second", "1 second", "1 second", "1.6 seconds", "10 seconds",
+    ]  # fmt: skip
+    shown = [short_duration(s) for s in (0, 0.4, 1, 59, 120, 7200, 1e6)]
+    assert shown == ["< 1 s", "< 1 s", "1 s", "59 s", "2.0 min", "2.0 h", "11.6 d"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -30,8 +31,8 @@ AVERAGING = [
 
 
 @pytest.fixture
-def reproduce(cli: Call) -> Call:
-    return partial(cli, "reproduce")
+def reproduce(unmeasured: Call) -> Call:
+    return partial(unmeasured, "reproduce")
 
 
 def one_line(answer: tuple[int, str, str], code: int) -> str:
@@ -63,14 +64,16 @@ def test_readings_that_do_not_train_are_tried_without_a_warning(tmp_path: Path) 
     assert "warning" not in done.stderr
 
 
-def test_a_plan_trains_nothing(reproduce: Call, tmp_path: Path) -> None:
-    code, out, _ = reproduce("tiny-imagenet", *SMOKE, "--plan")
+def test_the_cost_comes_first_and_a_plan_trains_nothing(reproduce: Call, tmp_path: Path) -> None:
+    code, out, err = reproduce("tiny-imagenet", *SMOKE, "--plan")
     assert code == 0
+    assert "30 cells, 0 finished; 30 to do take about" in err
     title, columns, *rows = out.splitlines()
-    assert title == "Accuracy on Tiny-ImageNet, tiny-imagenet: rounds left"
+    assert title == "Accuracy on Tiny-ImageNet, tiny-imagenet: time left"
     assert columns.split() == ["split", "iid", "0.5", "0.3"]
     assert [row.split()[0] for row in rows if row] == [*ROWS]
-    assert all(row.split()[-3:] == ["2", "2", "2"] for row in rows if row)
+    assert all(len(re.findall(r"\d (?:s|min)\b", row)) == 3 for row in rows if row)
+    assert [line for line in err.splitlines() if line.startswith("measuring 10/10: dcfl-pw")]
     assert not (tmp_path / "out").exists()
     code, out, _ = reproduce("tiny-imagenet", *SMOKE, "--plan", "--json", "--seeds", "5,6,5")
     names = json.loads(out)
@@ -80,14 +83,15 @@ def test_a_plan_trains_nothing(reproduce: Call, tmp_path: Path) -> None:
 
 def test_a_plan_needs_no_data(reproduce: Call, tmp_path: Path) -> None:
     words = ("participation-5", "--scale", "mini", "data.path=nowhere", "--plan", "--out", "out")
-    code, out, _ = reproduce(*words)
+    code, out, err = reproduce(*words)
     assert code == 0
+    assert "how long they take is not known: cifar10: no" in err
     title, _columns, fedavg, *_ = out.splitlines()
     assert title.endswith("cifar10: rounds left, 5 seeds together")
     assert fedavg.split() == ["FedAvg", "2,500", "2,500", "2,500"]
     code, out, _ = reproduce(*words, "--json")
     assert code == 0
-    assert all(cell == {"rounds_left": 500} for cell in json.loads(out).values())
+    assert all(cell == {"rounds_left": 500, "seconds": None} for cell in json.loads(out).values())
 
 
 def test_a_plan_says_what_is_done_and_what_has_failed(reproduce: Call, tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
         ("cifar100", "iid", "FedAvg")
     ]
     assert ablation["compared"] == []
-    assert err.splitlines()[0] == "1 cells, 0 finished; 1 rounds left to do"
+    assert err.splitlines()[1].startswith("1 cells, 0 finished; 1 to do take about")
     assert "[1/1] cifar100-iid-p2-fedavg-rounds1-seed0  finished  MAX" in err
     for path in answer["files"]:
         assert (tmp_path / path).is_file()
@@ -171,7 +175,7 @@ def test_one_cell_then_nothing_is_done_again(reproduce: Call, tmp_path: Path) ->
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     code, out, err = reproduce("ablation", *SMOKE, *only)
     assert code == 0
-    assert err == "1 cells, 1 finished; nothing left to do\n"
+    assert err == "1 cells, nothing left to do\n"
     assert "ablation: 1 of 30 cells" in out
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     # The same folder with other settings.

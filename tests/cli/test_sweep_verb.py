@@ -23,8 +23,8 @@ GRID = ("training.lr=0.01,0.2", "method.mu=0.01,1")
 
 
 @pytest.fixture
-def sweep(cli: Call) -> Call:
-    return partial(cli, "sweep")
+def sweep(unmeasured: Call) -> Call:
+    return partial(unmeasured, "sweep")
 
 
 def test_a_grid_a_choice_and_its_files(sweep: Call) -> None:
@@ -46,25 +46,28 @@ def test_a_plan_trains_nothing(sweep: Call, tmp_path: Path) -> None:
     code, out, _ = sweep(*GRID, *TINY, "--plan", "--seeds", "0,1", "--parallel", "2")
     assert code == 0
     title, columns, *rows, total = out.splitlines()
-    assert title == "rounds left of each trial, 2 seeds together"
+    assert title == "time left of each trial, 2 seeds together"
     assert columns.split("  ") == ["training.lr", "method.mu = 0.01", "method.mu = 1"]
-    assert [row.split() for row in rows] == [["0.01", "4", "4"], ["0.2", "4", "4"]]
-    assert total == "4 trials with 2 seeds, then the chosen setting: 20 rounds left to do"
+    assert [row.split()[0] for row in rows] == ["0.01", "0.2"]
+    assert total.startswith("4 trials with 2 seeds, then the chosen setting: about")
     assert not list(tmp_path.iterdir())
-    code, out, _ = sweep("training.lr=0.01,0.1,1", *TINY, "--plan", "--json")
+    code, out, _ = sweep("training.lr=0.01,0.1,1", *TINY, "--plan", "--json", "--parallel", "2")
     answer = json.loads(out)
-    assert (answer["trials"], answer["runs_to_do"]) == (3, 4)
+    assert (answer["trials"], answer["runs_to_do"], answer["processes"]) == (3, 4, 2)
+    assert answer["seconds"] == pytest.approx(sum(answer["by_run"].values()) / 2)
 
 
 def test_a_plan_needs_no_data(sweep: Call, tmp_path: Path) -> None:
     words = ("data.dataset=cifar10", "data.path=nowhere", "federation.rounds=7", "--plan")
-    code, out, _ = sweep(*GRID[:1], *words)
+    code, out, err = sweep(*GRID[:1], *words)
     assert code == 0
-    title, columns, *rows, _ = out.splitlines()
+    assert "2 trials with 1 seed, then the chosen setting; how long they take is not known" in err
+    title, columns, *rows = out.splitlines()
     assert title == "rounds left of each trial"
     assert columns.split() == ["training.lr", "left"]
     assert [row.split() for row in rows] == [["0.01", "7"], ["0.2", "7"]]
     answer = json.loads(sweep(*GRID[:1], *words, "--json")[1])
+    assert answer["seconds"] is None
     assert sum(answer["rounds_left"].values()) == 21
     assert not list(tmp_path.iterdir())
 
@@ -77,7 +80,7 @@ def test_a_plan_of_what_is_done(sweep: Call, tmp_path: Path) -> None:
     code, out, err = sweep(*words, "--out", "sw")
     assert code == 0, err
     assert [row.split()[-1] for row in out.splitlines()[2:4]] == ["done", "done"]
-    assert "then the chosen setting: 2 rounds left" in out
+    assert "then the chosen setting: about" in out
     (chosen,) = tiny_sweep(tmp_path / "sw", ["training.lr=0.01,0.2"]).chosen_todo
     pretend(chosen, [20.0, 20.0])
     code, out, err = sweep(*words, "--out", "sw")
@@ -107,23 +110,24 @@ def test_mistakes_are_one_line(sweep: Call, tmp_path: Path, words: list[str], wh
 WORDS = ("compare", "--methods", "fedavg,moon", "--seeds", "0,3", "--plan")
 
 
-def test_a_grid_of_methods_and_seeds(cli: Call, tmp_path: Path) -> None:
-    code, out, _ = cli(*WORDS, "--parallel", "1")
+def test_a_grid_of_methods_and_seeds(unmeasured: Call, tmp_path: Path) -> None:
+    code, out, _ = unmeasured(*WORDS, "--parallel", "1")
     assert code == 0
     title, columns, *rows, total = out.splitlines()
-    assert title == "rounds left of each run"
+    assert title == "time left of each run"
     assert re.split(r"  +", columns.strip()) == ["method", "seed 0", "seed 3"]
     assert [row.split()[0] for row in rows] == ["fedavg", "moon"]
-    assert total == "4 runs: 320 rounds left to do"
+    assert total.startswith("4 runs: about ")
     assert not list(tmp_path.iterdir())
-    answer = json.loads(cli(*WORDS, "--parallel", "1", "--json")[1])
-    names = {f"{name}-seed{seed}" for seed in (0, 3) for name in ("fedavg", "moon")}
-    assert {*answer["rounds_left"]} == names
+    answer = json.loads(unmeasured(*WORDS, "--parallel", "1", "--json")[1])
+    assert answer["seconds"] == sum(answer["by_run"].values())
+    assert {*answer["by_run"]} == {f"{name}-seed{s}" for s in (0, 3) for name in ("fedavg", "moon")}
 
 
-def test_it_needs_no_data(cli: Call, tmp_path: Path) -> None:
-    code, out, _ = cli(*WORDS, "data.dataset=cifar10", "data.path=nowhere")
+def test_it_needs_no_data(unmeasured: Call, tmp_path: Path) -> None:
+    code, out, err = unmeasured(*WORDS, "data.dataset=cifar10", "data.path=nowhere")
     assert code == 0
+    assert "4 runs; how long they take is not known: cifar10: no" in err
     assert out.splitlines()[2].split() == ["fedavg", "80", "80"]
     assert not list(tmp_path.iterdir())
 
@@ -137,12 +141,12 @@ class Theirs(dcfl.Method):
 """
 
 
-def test_tuned_methods_with_an_own_one(cli: Call, tmp_path: Path) -> None:
+def test_tuned_methods_with_an_own_one(unmeasured: Call, tmp_path: Path) -> None:
     own = tmp_path / "own.py"
     own.write_text(OWN_METHOD)
     settings = [setting for setting in TINY if not setting.startswith("method.")]
     methods = ("--methods", "fedprox,theirs", "--method-file", str(own), "--no-tune-lr")
-    tune = partial(cli, "compare", *settings, *methods, "--out", "t", "--parallel", "1")
+    tune = partial(unmeasured, "compare", *settings, *methods, "--out", "t", "--parallel", "1")
     code, out, _ = tune("--tune", "3", "--plan", "--json")
     answer = json.loads(out)
     assert (answer["trials"], answer["runs"], answer["runs_to_do"]) == (12, 2, 14)

@@ -11,9 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.bench.memory import MemoryWatch, memory_of
 from dcfl.system import memory
-from dcfl.system.memory import available_bytes
+from dcfl.system.memory import MemoryWatch, available_bytes, memory_of
 
 
 def system(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:

@@ -58,9 +58,10 @@ class Sampling:
         return population - len(self.without)
 
     def expected(self, population: int, participation: float) -> float:
-        """The size of a cohort, on average; it depends on no data."""
+        """The size of a cohort, on average; it depends on no data. Of coins and turns, those of
+        clients that are left out count, because nobody takes their places."""
         if self.poisson:
-            return participation * self.clients(population)
+            return participation * population
         return min(cohort_size(population, participation), self.clients(population))
 
 

@@ -120,14 +120,15 @@ class Prepared:
         experiment, protection = self.experiment, self.runner.protection
         if protection is None or not experiment.privacy.central:
             return None
-        federation = experiment.federation
+        federation, drawn = experiment.federation, schedule(experiment, 0).drawn
         return CentralNoise(
             _of_server(experiment),
             self.runner.method,
             protection.trainable,
             protection.upload,
-            self.draws.expected(experiment.data.population, federation.share),
+            drawn.sampling.expected(experiment.data.population, federation.share),
             federation.seed,
+            drawn._replace(correlated=experiment.privacy.correlated).bands,
         )
 
     @property

@@ -1,21 +1,32 @@
-"""Accuracy on digits by clip, noise and epsilon, as in docs/privacy.md: tables on stdout.
+"""Accuracy by clip, noise and epsilon, as in docs/privacy.md: tables on stdout.
 
-python benchmarks/privacy.py [network|linear|places]
+python benchmarks/privacy.py [network|linear]
+python benchmarks/privacy.py epsilon [features/cifar10.npz [JOBS]]
+
+The last trains what benchmarks/results/privacy.jsonl does not have yet.
 """
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
+from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
+from scipy import stats
 from torch import Tensor, nn
 
 from dcfl.config import experiment_from, parse_settings
+from dcfl.data import Dataset, DataSettings, load_dataset
 from dcfl.models import FeatureModel, Output
-from dcfl.privacy import PrivacySettings, noise_needed
+from dcfl.privacy import PrivacySettings, noise_at_client, noise_for
 from dcfl.runs.prepare import privacy_spent, schedule
 from dcfl.runs.run import Run
 
@@ -34,12 +45,31 @@ LINEAR = [
     *("data.clients=100", "data.partition=iid", "data.crop=0"),
 ]
 LINEAR_CASES = [(0.0, 0.0), (1.0, 0.0), (1.0, 0.3), (1.0, 1.0), (1.0, 2.0), (1.0, 4.0)]
-# The same model and clients, by epsilon and by where the noise is added.
-PLACES = [word for word in LINEAR if not word.startswith("federation.")]
-EVERYBODY = ["federation.rounds=5", "federation.participation=1"]
-COINS = ["federation.rounds=20", "federation.participation=0.25", "federation.sampling=poisson"]
-EPSILONS = (2.0, 8.0)
-PLACES_CLIP, LARGER = 1.0, 10  # how many times the clients, for the extrapolation
+# Accuracy by epsilon and by where the noise is added: linear models, non-IID splits.
+DELTA, EPSILONS = 1e-5, (1.0, 2.0, 4.0, 8.0)
+TASKS = {
+    "digits": ["data.clients=100", "data.crop=0", "federation.participation=0.25"],
+    "cifar10": ["data.clients=1000", "federation.participation=0.05"],
+}
+BY_EPSILON = [
+    *("method.name=fedavg", "model.name=linear", "data.alpha=0.3", "training.epochs=1"),
+    *("training.batch_size=50", "federation.rounds=20", "federation.evaluate_every=20"),
+    *("engine.workers=1", "output.checkpoint=0", "output.report=false"),
+]
+PLACES = {
+    "no noise": [],
+    "each client": ["federation.sampling=in-turn"],
+    "server, in turn, correlated": [
+        *("federation.sampling=in-turn", "privacy.where=server", "privacy.correlated=true"),
+    ],
+    "server, coins": ["federation.sampling=poisson", "privacy.where=server"],
+}
+# Four trials for each cell of the table, with one seed, on images that are kept back from training.
+TUNING = ["federation.seed=100", "data.holdout=0.1"]
+TRIALS = [(0.1, 1.0), (0.3, 1.0), (1.0, 1.0), (1.0, 0.2)]  # clip and learning rate
+WITHOUT_NOISE = [(0.0, lr) for lr in (0.2, 0.5, 1.0, 2.0)]
+SEEDS = range(5)
+KEPT = Path(__file__).parent / "results" / "privacy.jsonl"
 
 
 class Linear(FeatureModel):
@@ -83,36 +113,91 @@ def table(
         )
 
 
-def noise_of(words: list[str], epsilon: float, where: str) -> float:
-    """What the budget needs, as `dcfl privacy` says it."""
-    experiment = experiment_from(None, parse_settings([*COMMON, *words]))
+def noise_of(task: str, place: str, epsilon: float) -> float:
+    """What the budget needs."""
+    any_noise = ["privacy.clip=1", "privacy.noise=1"]
+    words = [*BY_EPSILON, *TASKS[task], *PLACES[place], *any_noise, f"data.dataset={task}"]
+    experiment = experiment_from(None, parse_settings(words))
     plan = schedule(experiment, experiment.federation.rounds)
-    needed = noise_needed(epsilon, 1e-5, plan, 650)
-    return needed[{"coins": 0, "server": 1, "client": 2}[where]].noise
+    if place == "each client":
+        return noise_at_client(epsilon, DELTA, plan.most_visits())
+    return noise_for(epsilon, DELTA, plan.drawn._replace(correlated="correlated" in place))
 
 
-def places(seeds: range) -> None:
-    """Accuracy by epsilon; a column for each place where noise can be."""
-    columns: dict[str, tuple[list[str], str, int]] = {
-        "each client": (EVERYBODY, "client", 1),
-        "server, everybody": (EVERYBODY, "server", 1),
-        "server, coins": (COINS, "coins", 1),
-        f"server, everybody, extrapolated to {LARGER} times the clients": (
-            EVERYBODY,
-            "server",
-            LARGER,
-        ),
-    }
-    print("| epsilon | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns), flush=True)
-    for epsilon in (*EPSILONS, 0.0):
-        cells = []
-        for words, where, larger in columns.values():
-            noise = noise_of([*PLACES, *words], epsilon, where) / larger if epsilon else 0.0
-            at = "client" if where == "client" else "server"
-            privacy = PrivacySettings(clip=PLACES_CLIP, noise=noise, where=at)
-            found = [measured([*PLACES, *words], privacy, seed, Linear())[0] for seed in seeds]
-            cells.append(f"{mean(found):.1f} ± {stdev(found):.1f} (z {noise:.3g})")
-        print(f"| {epsilon or 'none'} | " + " | ".join(cells) + " |", flush=True)
+def row(task: str, place: str, epsilon: float, features: str) -> None:
+    """Tune and train what the file has not: a line for each run."""
+    known = {(run["task"], run["place"], run["epsilon"], run["words"]): run for run in kept()}
+    noise = noise_of(task, place, epsilon) if epsilon else 0.0
+
+    def accuracy(clip: float, lr: float, more: list[str]) -> float:
+        private = [f"privacy.clip={clip}", f"privacy.noise={noise:.6g}"] if clip else []
+        words = " ".join([*PLACES[place], *private, f"training.lr={lr}", *more])
+        if found := known.get((task, place, epsilon, words)):
+            return float(found["accuracy"])
+        data = f"data.dataset={'npz:' + features if task == 'cifar10' else task}"
+        every = [*BY_EPSILON, *TASKS[task], data, *words.split()]
+        with tempfile.TemporaryDirectory() as folder:
+            experiment = experiment_from(None, parse_settings([*every, f"output.dir={folder}/run"]))
+            run = Run(experiment, images(experiment.data.dataset))
+            rows = list(run.rounds())
+            spent = run.result().summary.epsilon
+        told = {"task": task, "place": place, "epsilon": epsilon, "words": words, "spent": spent}
+        line = json.dumps({**told, "accuracy": rows[-1].accuracy})
+        with KEPT.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        return float(rows[-1].accuracy or 0)
+
+    trials = TRIALS if epsilon else WITHOUT_NOISE
+    clip, lr = max(trials, key=lambda trial: accuracy(*trial, TUNING))
+    for seed in SEEDS:
+        accuracy(clip, lr, [f"federation.seed={seed}"])
+
+
+@cache
+def images(name: str) -> Dataset:
+    """Once for all runs of a process."""
+    return load_dataset(DataSettings(name))
+
+
+def kept() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+
+
+def by_epsilon(features: str, jobs: str = "2") -> None:
+    """Train what is missing, so many rows at a time, and print the tables."""
+    tasks = [task for task in TASKS if features or task == "digits"][::-1]
+    cells = [(task, "no noise", 0.0) for task in tasks]
+    cells += [
+        (task, place, epsilon) for task in tasks for epsilon in EPSILONS for place in [*PLACES][1:]
+    ]
+    with ProcessPoolExecutor(int(jobs), multiprocessing.get_context("spawn")) as pool:
+        for done in [pool.submit(row, *cell, features) for cell in cells]:
+            done.result()
+    show(tasks)
+
+
+def show(tasks: list[str]) -> None:
+    """Means with 95 % intervals over seeds."""
+    for task in tasks:
+        print(f"\n{task}\n\n| epsilon | " + " | ".join([*PLACES][1:]) + " |\n|---|---|---|---|")
+        for epsilon in EPSILONS:
+            cells = [interval(task, place, epsilon) for place in [*PLACES][1:]]
+            print(f"| {epsilon:g} | " + " | ".join(cells) + " |")
+        print(f"| no noise | {interval(task, 'no noise', 0.0)} | | |")
+
+
+def interval(task: str, place: str, epsilon: float) -> str:
+    chosen = [
+        run
+        for run in kept()
+        if (run["task"], run["place"], run["epsilon"]) == (task, place, epsilon)
+        and "holdout" not in run["words"]
+    ]
+    found = [run["accuracy"] for run in chosen]
+    if len(found) < len(SEEDS):
+        return "not run"
+    half = stats.t.ppf(0.975, len(found) - 1) * stdev(found) / sqrt(len(found))
+    return f"{mean(found):.1f} ± {half:.1f}"
 
 
 if __name__ == "__main__":
@@ -121,5 +206,5 @@ if __name__ == "__main__":
         table(NETWORK, NETWORK_CASES, range(2), None)
     if "linear" in sys.argv[1:] or len(sys.argv) == 1:
         table(LINEAR, LINEAR_CASES, range(3), Linear())
-    if "places" in sys.argv[1:] or len(sys.argv) == 1:
-        places(range(5))
+    if "epsilon" in sys.argv[1:2]:
+        by_epsilon(*sys.argv[2:4] or [""])

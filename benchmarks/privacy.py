@@ -59,11 +59,14 @@ BY_EPSILON = [
 PLACES = {
     "no noise": [],
     "each client": ["federation.sampling=in-turn"],
+    "server, in turn": ["federation.sampling=in-turn", "privacy.where=server"],
     "server, in turn, correlated": [
         *("federation.sampling=in-turn", "privacy.where=server", "privacy.correlated=true"),
     ],
     "server, coins": ["federation.sampling=poisson", "privacy.where=server"],
+    "server, coins, extrapolated": ["federation.sampling=poisson", "privacy.where=server"],
 }
+LARGER = 10  # how many times the clients, for the extrapolation
 # Four trials for each cell of the table, with one seed, on images that are kept back from training.
 TUNING = ["federation.seed=100", "data.holdout=0.1"]
 TRIALS = [(0.1, 1.0), (0.3, 1.0), (1.0, 1.0), (1.0, 0.2)]  # clip and learning rate
@@ -121,7 +124,8 @@ def noise_of(task: str, place: str, epsilon: float) -> float:
     plan = schedule(experiment, experiment.federation.rounds)
     if place == "each client":
         return noise_at_client(epsilon, DELTA, plan.most_visits())
-    return noise_for(epsilon, DELTA, plan.drawn._replace(correlated="correlated" in place))
+    noise = noise_for(epsilon, DELTA, plan.drawn._replace(correlated="correlated" in place))
+    return noise / LARGER if "extrapolated" in place else noise
 
 
 def row(task: str, place: str, epsilon: float, features: str) -> None:

@@ -26,7 +26,7 @@ from dcfl.central_noise import CentralNoise, RoundSums
 from dcfl.client import Client
 from dcfl.config import from_toml
 from dcfl.engines.engine import Connect
-from dcfl.errors import ConfigError, Interrupted
+from dcfl.errors import CheckpointError, ConfigError, Interrupted
 from dcfl.experiment import EngineSettings, Experiment, FederationSettings, OutputSettings
 from dcfl.federation import FIXED, Sampling, sample_cohort
 from dcfl.messages import Broadcast, ClientUpdate, Tensors
@@ -739,6 +739,18 @@ def test_secret_noise_makes_every_run_another(tmp_path: Path) -> None:
     secret = replace(ON, secret=True)
     weights = {bits(finished(made(tmp_path / str(i), privacy=secret)))["weights"] for i in range(2)}
     assert len(weights) == 2
+
+
+def test_a_run_with_secret_noise_is_not_begun_again_as_if_nobody_had_seen_it(
+    tmp_path: Path,
+) -> None:
+    """Without a checkpoint nothing would count the rounds that were done before."""
+    run = made(tmp_path, privacy=replace(ON, secret=True))
+    output = replace(run.experiment.output, dir=str(tmp_path / "b"), checkpoint=0)
+    with pytest.raises(Interrupted):
+        finished(Run(replace(run.experiment, output=output), federation(), MODEL), stop=(2,))
+    with pytest.raises(CheckpointError, match="comes on top of what this one has spent"):
+        Run.resume(tmp_path / "b", model=MODEL)
 
 
 def test_the_summary_says_what_was_spent_and_how_often(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ and C X + Z is a Gaussian mechanism. A client that is in rounds at least `bands`
 the length of the columns of its rounds together, as columns so far apart share no row. Toeplitz
 columns are shorter the later they begin, so the first client of the first round moves it furthest.
 The c_k are the first of the square root of the matrix of ones, (2k choose k) / 4^k, which leave
-hardly more noise in the model than the best (Kalinin and Lampert 2024), rounded to `GRAIN`ths.
+hardly more noise in the model than the best (Kalinin and Lampert 2024), in whole 16ths.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_BANDS = 64  # the server keeps the noise of so many rounds
 
 @cache
 def bands_of(count: int) -> tuple[int, ...]:
-    """c_0, c_1, ..., in `GRAIN`ths."""
+    """c_0, c_1, ..., times `GRAIN`."""
     exact = np.cumprod([1.0, *(1 - 0.5 / k for k in range(1, count))])
     return tuple(int(one) for one in np.rint(GRAIN * exact))
 

@@ -517,9 +517,10 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
         return
     asked = fitting = coins = ""
     if settings.central:
-        drawn, better = schedule.drawn._replace(correlated=settings.correlated), '"poisson"'
+        drawn, drawing = schedule.drawn._replace(correlated=settings.correlated), schedule.sampling
         noise = noise_for(most, delta, drawn, releases(method))
-        coins = f"; less with federation.sampling = {better}" if drawn.sampling == FIXED else ""
+        if not (drawing.poisson or drawing.in_turn):
+            coins = '; less with federation.sampling = "poisson"'
     else:
         visits, per_visit = schedule.most_visits(), releases(method)
         noise = noise_at_client(most, delta, visits * per_visit)

@@ -535,15 +535,16 @@ def test_what_a_budget_needs(call: Call) -> None:
     assert call("privacy", "--target-epsilon", 0)[0] == 2
 
 
-def test_the_config_of_the_page_can_be_used() -> None:
+def test_the_configs_of_the_page_can_be_used() -> None:
     page = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text()
-    block = re.search(
+    blocks = re.findall(
         r"^    \[federation\]\n    participation = 0.05\n(?:(?:    .*)?\n)*", page, re.M
     )
-    assert block is not None
-    used = from_toml(textwrap.dedent(block[0]))
-    assert used.privacy == PrivacySettings(1.0, 1.0, 8.0, where="server")
-    assert used.federation.draws == COINS
+    coins, turns = (from_toml(textwrap.dedent(block)) for block in blocks)
+    assert coins.privacy == PrivacySettings(1.0, 1.0, 8.0, where="server")
+    assert coins.federation.draws == COINS
+    assert turns.privacy == PrivacySettings(1.0, 2.0, where="server", correlated=True)
+    assert turns.federation.draws == TURNS
 
 
 # Who is drawn

@@ -113,15 +113,15 @@ class RoundSums:
 
     def __post_init__(self) -> None:
         about, noise, grain = self.about, self.about.settings.on_sums, self.about.settings.grain
+        # Rounded so coarsely, a number is as far off as grain² numbers rounded to steps.
         like = {name: one for name, one in self.sent.weights.items() if name in about.trainable}
-        count = sum(one.numel() for one in like.values())
-        step = grid_step(2 * self.clip, noise, count, grain)
-        self._steps = dict.fromkeys(like, step)
+        count = sum(one.numel() for one in like.values()) * grain**2
+        self._steps = dict.fromkeys(like, grain * grid_step(2 * self.clip, noise, count))
         sensitivity, each = about.method.upload_sensitivity() or {}, noise * sqrt(len(about.upload))
         for name, one in about.upload.items():
             like[UPLOAD + name] = one
-            step = grid_step(sensitivity[name], each, one.numel(), grain)
-            self._steps[UPLOAD + name] = step
+            step = grid_step(sensitivity[name], each, one.numel() * grain**2)
+            self._steps[UPLOAD + name] = grain * step
         self._sums = {
             name: torch.zeros(one.shape, dtype=torch.float64) for name, one in like.items()
         }
@@ -134,10 +134,8 @@ class RoundSums:
         exact = {name: change.mul_(share) for name, change in exact.items()}
         upload = bounded(update.upload, self.about.method)
         exact |= {UPLOAD + name: tensor for name, tensor in upload.items()}
-        grain = self.about.settings.grain
         for name, tensor in exact.items():
-            whole = _in_steps(tensor, self._steps[name] * grain)
-            self._sums[name].add_(whole, alpha=grain)
+            self._sums[name].add_(_in_steps(tensor, self._steps[name]))
         self._within += 0.5 if update.metrics.get(WITHIN, 0.0) > 0.5 else -0.5
 
     def finish(self, sent: Tensors) -> Folded:
@@ -153,11 +151,11 @@ class RoundSums:
         return Folded(direction, named.split(sent, direction)[1])
 
     def _means(self) -> dict[str, Tensor]:
-        cohort, sums = self.about.cohort, self._sums
+        cohort, sums, grain = self.about.cohort, self._sums, self.about.settings.grain
         if not self.about.settings.noise:
             return {name: total.div_(cohort) for name, total in sums.items()}
         for name, noise in self.about.noise(self.sent.round, sums, self.draws).items():
-            sums[name].add_(noise).mul_(self._steps[name] / cohort)
+            sums[name].mul_(grain).add_(noise).mul_(self._steps[name] / grain / cohort)
         return sums
 
     def _next_clip(self) -> dict[str, Tensor]:

@@ -95,13 +95,12 @@ class PrivacySettings(Settings):
             )
         if self.where == "server" and not self.active:
             raise ConfigError('privacy.where = "server" without privacy.clip: nothing is protected')
-        for name in ("quantile", "correlated"):
-            if getattr(self, name) and not self.central:
-                raise ConfigError(f'privacy.{name}: only with privacy.where = "server"')
-        if self.correlated and (self.quantile or not self.noise):
+        if self.quantile and not self.central:
+            raise ConfigError('privacy.quantile: only with privacy.where = "server"')
+        if self.correlated and (self.quantile or not (self.central and self.noise)):
             raise ConfigError(
-                "privacy.correlated needs noise that stays the same: set privacy.noise, and no "
-                "privacy.quantile"
+                "privacy.correlated needs noise at the server that stays the same: set "
+                'privacy.where = "server" and privacy.noise, and no privacy.quantile'
             )
 
     @property
@@ -119,7 +118,7 @@ class PrivacySettings(Settings):
 
     @property
     def grain(self) -> int:
-        """How many steps of the noise's grid make one of the grid of what is added up."""
+        """How many steps of the noise make one of what is added up."""
         return GRAIN if self.correlated else 1
 
     @property
@@ -244,11 +243,10 @@ _AT_ONCE = 2**18  # numbers drawn, to save memory
 _SLACK = 1e-9  # more than float64 loses when it measures a length
 
 
-def grid_step(apart: float, noise: float, count: int, grain: int = 1) -> float:
+def grid_step(apart: float, noise: float, count: int) -> float:
     """The step for `count` numbers, of which two answers are at most `apart` from each other. To
-    round them to `grain` steps can make that `grain * step * sqrt(count)` more, for which the noise
-    makes up."""
-    return noise * apart * (1 + _SLACK) / (2 * DEVIATION - noise * grain * sqrt(count))
+    round them can make that `step * sqrt(count)` more, for which the noise makes up."""
+    return noise * apart * (1 + _SLACK) / (2 * DEVIATION - noise * sqrt(count))
 
 
 def check_steps(noise: float, count: int) -> None:

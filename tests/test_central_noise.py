@@ -144,8 +144,10 @@ def test_no_client_moves_the_sums_further_than_is_accounted(
             sums.add(reply(change, upload=sent, metrics={WITHIN: 1.0}))
         ends.append(sums)
     more, fewer = ends
-    assert not correlated or all(not (total % GRAIN).any() for total in more._sums.values())
-    apart = [(more._sums[n] - fewer._sums[n]).norm() / DEVIATION for n in more._sums]
+    assert all((total == total.round()).all() for total in more._sums.values())
+    apart = [
+        (more._sums[n] - fewer._sums[n]).norm() * privacy.grain / DEVIATION for n in more._sums
+    ]
     counted = 0.0 if correlated else abs(more._within - fewer._within) / (4 * noise * 0.5)
     # An upload costs as much as the weights do; the count is paid for by more noise on both.
     weights, upload_too = float(apart[0]) ** 2, float(apart[1]) ** 2
@@ -624,8 +626,8 @@ def test_secret_cohorts_cannot_be_drawn_again() -> None:
         ({"where": "server"}, "without privacy.clip"),
         ({"clip": 1.0, "quantile": 0.5}, "only with privacy.where"),
         ({"clip": 1.0, "where": "server", "quantile": 1.0}, "privacy.quantile must lie in"),
-        ({"clip": 1.0, "noise": 1.0, "correlated": True}, "only with privacy.where"),
-        ({"clip": 1.0, "where": "server", "correlated": True}, "set privacy.noise"),
+        ({"clip": 1.0, "noise": 1.0, "correlated": True}, "noise at the server"),
+        ({"clip": 1.0, "where": "server", "correlated": True}, "and privacy.noise"),
         ({**ON.__dict__, "correlated": True, "quantile": 0.5}, "no privacy.quantile"),
     ],
 )

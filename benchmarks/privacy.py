@@ -1,6 +1,6 @@
 """Accuracy by clip, noise and epsilon, as in docs/privacy.md: tables on stdout.
 
-python benchmarks/privacy.py [network|linear]
+python benchmarks/privacy.py
 python benchmarks/privacy.py epsilon [features/cifar10.npz [JOBS]]
 
 The last trains what benchmarks/results/privacy.jsonl does not have yet.
@@ -15,17 +15,16 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from scipy import stats
-from torch import Tensor, nn
 
 from dcfl.config import experiment_from, parse_settings
 from dcfl.data import Dataset, DataSettings, load_dataset
-from dcfl.models import FeatureModel, Output
 from dcfl.privacy import PrivacySettings, noise_at_client, noise_for
 from dcfl.runs.prepare import privacy_spent, schedule
 from dcfl.runs.run import Run
@@ -39,12 +38,6 @@ COMMON = [
 # The default run, but for a model and a method that [privacy] takes.
 NETWORK = ["model.norm=group", "method.name=dcfl-sw", "federation.rounds=40"]
 NETWORK_CASES = [(0.0, 0.0), *((1.0, noise) for noise in (0.0, 0.001, 0.003, 0.01, 0.1, 0.5))]
-# As kind to noise as digits allow: 650 parameters, a hundred clients alike, five rounds.
-LINEAR = [
-    *("method.name=fedavg", "training.lr=0.1", "federation.rounds=5", "federation.participation=1"),
-    *("data.clients=100", "data.partition=iid", "data.crop=0"),
-]
-LINEAR_CASES = [(0.0, 0.0), (1.0, 0.0), (1.0, 0.3), (1.0, 1.0), (1.0, 2.0), (1.0, 4.0)]
 # Accuracy by epsilon and by where the noise is added: linear models, non-IID splits.
 DELTA, EPSILONS = 1e-5, (1.0, 2.0, 4.0, 8.0)
 TASKS = {
@@ -56,8 +49,10 @@ BY_EPSILON = [
     *("training.batch_size=50", "federation.rounds=20", "federation.evaluate_every=20"),
     *("engine.workers=1", "output.checkpoint=0", "output.report=false"),
 ]
+WITHOUT = ("no noise", "clipping alone")
 PLACES = {
     "no noise": [],
+    "clipping alone": [],
     "each client": ["federation.sampling=in-turn"],
     "server, in turn": ["federation.sampling=in-turn", "privacy.where=server"],
     "server, in turn, correlated": [
@@ -66,6 +61,7 @@ PLACES = {
     "server, coins": ["federation.sampling=poisson", "privacy.where=server"],
     "server, coins, extrapolated": ["federation.sampling=poisson", "privacy.where=server"],
 }
+NOISY = [place for place in PLACES if place not in WITHOUT]
 LARGER = 10  # how many times the clients, for the extrapolation
 # Four trials for each cell of the table, with one seed, on images that are kept back from training.
 TUNING = ["federation.seed=100", "data.holdout=0.1"]
@@ -75,37 +71,21 @@ SEEDS = range(5)
 KEPT = Path(__file__).parent / "results" / "privacy.jsonl"
 
 
-class Linear(FeatureModel):
-    def __init__(self) -> None:
-        super().__init__()
-        self.classifier = nn.Linear(64, 10)
-        nn.init.zeros_(self.classifier.weight)
-        nn.init.zeros_(self.classifier.bias)
-
-    def forward(self, images: Tensor) -> Output:
-        pixels = images.flatten(1)
-        return Output(self.classifier(pixels), pixels, (pixels,))
-
-
-def measured(
-    words: list[str], privacy: PrivacySettings, seed: int, model: FeatureModel | None
-) -> tuple[float, float | None]:
+def measured(privacy: PrivacySettings, seed: int) -> tuple[float, float | None]:
     """The last accuracy, and epsilon."""
-    words = [*COMMON, *words, f"federation.seed={seed}"]
+    words = [*COMMON, *NETWORK, f"federation.seed={seed}"]
     with tempfile.TemporaryDirectory() as folder:
         experiment = experiment_from(None, parse_settings([*words, f"output.dir={folder}/run"]))
-        run = Run(replace(experiment, privacy=privacy), model=model)
+        run = Run(replace(experiment, privacy=privacy))
         rows = list(run.rounds())
     return rows[-1]["accuracy"], privacy_spent(run.experiment, len(rows)).get("epsilon")
 
 
-def table(
-    words: list[str], cases: list[tuple[float, float]], seeds: range, model: FeatureModel | None
-) -> None:
+def by_noise() -> None:
     print("| clip | z | accuracy % | epsilon |\n|---|---|---|---|", flush=True)
-    for clip, noise in cases:
+    for clip, noise in NETWORK_CASES:
         privacy = PrivacySettings(clip=clip, noise=noise)
-        results = [measured(words, privacy, seed, model) for seed in seeds]
+        results = [measured(privacy, seed) for seed in range(2)]
         epsilon = max((reached or float("inf") for _, reached in results))
         accuracies = [accuracy for accuracy, _ in results]
         print(
@@ -151,7 +131,7 @@ def row(task: str, place: str, epsilon: float, features: str) -> None:
             file.write(line + "\n")
         return float(rows[-1].accuracy or 0)
 
-    trials = TRIALS if epsilon else WITHOUT_NOISE
+    trials = WITHOUT_NOISE if place == "no noise" else TRIALS
     clip, lr = max(trials, key=lambda trial: accuracy(*trial, TUNING))
     for seed in SEEDS:
         accuracy(clip, lr, [f"federation.seed={seed}"])
@@ -170,10 +150,8 @@ def kept() -> list[dict[str, Any]]:
 def by_epsilon(features: str, jobs: str = "2") -> None:
     """Train what is missing, so many rows at a time, and print the tables."""
     tasks = [task for task in TASKS if features or task == "digits"][::-1]
-    cells = [(task, "no noise", 0.0) for task in tasks]
-    cells += [
-        (task, place, epsilon) for task in tasks for epsilon in EPSILONS for place in [*PLACES][1:]
-    ]
+    cells = [(task, place, 0.0) for task in tasks for place in WITHOUT]
+    cells += [(*cell, epsilon) for cell in product(tasks, NOISY) for epsilon in EPSILONS]
     with ProcessPoolExecutor(int(jobs), multiprocessing.get_context("spawn")) as pool:
         for done in [pool.submit(row, *cell, features) for cell in cells]:
             done.result()
@@ -183,11 +161,12 @@ def by_epsilon(features: str, jobs: str = "2") -> None:
 def show(tasks: list[str]) -> None:
     """Means with 95 % intervals over seeds."""
     for task in tasks:
-        print(f"\n{task}\n\n| epsilon | " + " | ".join([*PLACES][1:]) + " |\n|---|---|---|---|")
+        print(f"\n{task}\n\n| epsilon | " + " | ".join(NOISY) + " |\n|" + "---|" * (1 + len(NOISY)))
         for epsilon in EPSILONS:
-            cells = [interval(task, place, epsilon) for place in [*PLACES][1:]]
+            cells = [interval(task, place, epsilon) for place in NOISY]
             print(f"| {epsilon:g} | " + " | ".join(cells) + " |")
-        print(f"| no noise | {interval(task, 'no noise', 0.0)} | | |")
+        for place in WITHOUT:
+            print(f"{place}: {interval(task, place, 0.0)}")
 
 
 def interval(task: str, place: str, epsilon: float) -> str:
@@ -206,9 +185,7 @@ def interval(task: str, place: str, epsilon: float) -> str:
 
 if __name__ == "__main__":
     print(Path(__file__).name, *sys.argv[1:])
-    if "network" in sys.argv[1:] or len(sys.argv) == 1:
-        table(NETWORK, NETWORK_CASES, range(2), None)
-    if "linear" in sys.argv[1:] or len(sys.argv) == 1:
-        table(LINEAR, LINEAR_CASES, range(3), Linear())
-    if "epsilon" in sys.argv[1:2]:
+    if sys.argv[1:2] == ["epsilon"]:
         by_epsilon(*sys.argv[2:4] or [""])
+    else:
+        by_noise()

@@ -1,21 +1,31 @@
-"""Accuracy on digits by clip, noise and epsilon, as in docs/privacy.md: tables on stdout.
+"""Accuracy by clip, noise and epsilon, as in docs/privacy.md: tables on stdout.
 
-python benchmarks/privacy.py [network|linear|places]
+python benchmarks/privacy.py
+python benchmarks/privacy.py epsilon [features/cifar10.npz [JOBS]]
+
+The last trains what benchmarks/results/privacy.jsonl does not have yet.
 """
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
+from itertools import product
+from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
-from torch import Tensor, nn
+from scipy import stats
 
 from dcfl.config import experiment_from, parse_settings
-from dcfl.models import FeatureModel, Output
-from dcfl.privacy import PrivacySettings, noise_needed
+from dcfl.data import Dataset, DataSettings, load_dataset
+from dcfl.privacy import PrivacySettings, noise_at_client, noise_for
 from dcfl.runs.prepare import privacy_spent, schedule
 from dcfl.runs.run import Run
 
@@ -28,51 +38,54 @@ COMMON = [
 # The default run, but for a model and a method that [privacy] takes.
 NETWORK = ["model.norm=group", "method.name=dcfl-sw", "federation.rounds=40"]
 NETWORK_CASES = [(0.0, 0.0), *((1.0, noise) for noise in (0.0, 0.001, 0.003, 0.01, 0.1, 0.5))]
-# As kind to noise as digits allow: 650 parameters, a hundred clients alike, five rounds.
-LINEAR = [
-    *("method.name=fedavg", "training.lr=0.1", "federation.rounds=5", "federation.participation=1"),
-    *("data.clients=100", "data.partition=iid", "data.crop=0"),
+# Accuracy by epsilon and by where the noise is added: linear models, non-IID splits.
+DELTA, EPSILONS = 1e-5, (1.0, 2.0, 4.0, 8.0)
+TASKS = {
+    "digits": ["data.clients=100", "data.crop=0", "federation.participation=0.25"],
+    "cifar10": ["data.clients=1000", "federation.participation=0.05"],
+}
+BY_EPSILON = [
+    *("method.name=fedavg", "model.name=linear", "data.alpha=0.3", "training.epochs=1"),
+    *("training.batch_size=50", "federation.rounds=20", "federation.evaluate_every=20"),
+    *("engine.workers=1", "output.checkpoint=0", "output.report=false"),
 ]
-LINEAR_CASES = [(0.0, 0.0), (1.0, 0.0), (1.0, 0.3), (1.0, 1.0), (1.0, 2.0), (1.0, 4.0)]
-# The same model and clients, by epsilon and by where the noise is added.
-PLACES = [word for word in LINEAR if not word.startswith("federation.")]
-EVERYBODY = ["federation.rounds=5", "federation.participation=1"]
-COINS = ["federation.rounds=20", "federation.participation=0.25", "federation.sampling=poisson"]
-EPSILONS = (2.0, 8.0)
-PLACES_CLIP, LARGER = 1.0, 10  # how many times the clients, for the extrapolation
+WITHOUT = ("no noise", "clipping alone")
+PLACES = {
+    "no noise": [],
+    "clipping alone": [],
+    "each client": ["federation.sampling=in-turn"],
+    "server, in turn": ["federation.sampling=in-turn", "privacy.where=server"],
+    "server, in turn, correlated": [
+        *("federation.sampling=in-turn", "privacy.where=server", "privacy.correlated=true"),
+    ],
+    "server, coins": ["federation.sampling=poisson", "privacy.where=server"],
+    "server, coins, extrapolated": ["federation.sampling=poisson", "privacy.where=server"],
+}
+NOISY = [place for place in PLACES if place not in WITHOUT]
+LARGER = 10  # how many times the clients, for the extrapolation
+# Four trials for each cell of the table, with one seed, on images that are kept back from training.
+TUNING = ["federation.seed=100", "data.holdout=0.1"]
+TRIALS = [(0.1, 1.0), (0.3, 1.0), (1.0, 1.0), (1.0, 0.2)]  # clip and learning rate
+WITHOUT_NOISE = [(0.0, lr) for lr in (0.2, 0.5, 1.0, 2.0)]
+SEEDS = range(5)
+KEPT = Path(__file__).parent / "results" / "privacy.jsonl"
 
 
-class Linear(FeatureModel):
-    def __init__(self) -> None:
-        super().__init__()
-        self.classifier = nn.Linear(64, 10)
-        nn.init.zeros_(self.classifier.weight)
-        nn.init.zeros_(self.classifier.bias)
-
-    def forward(self, images: Tensor) -> Output:
-        pixels = images.flatten(1)
-        return Output(self.classifier(pixels), pixels, (pixels,))
-
-
-def measured(
-    words: list[str], privacy: PrivacySettings, seed: int, model: FeatureModel | None
-) -> tuple[float, float | None]:
+def measured(privacy: PrivacySettings, seed: int) -> tuple[float, float | None]:
     """The last accuracy, and epsilon."""
-    words = [*COMMON, *words, f"federation.seed={seed}"]
+    words = [*COMMON, *NETWORK, f"federation.seed={seed}"]
     with tempfile.TemporaryDirectory() as folder:
         experiment = experiment_from(None, parse_settings([*words, f"output.dir={folder}/run"]))
-        run = Run(replace(experiment, privacy=privacy), model=model)
+        run = Run(replace(experiment, privacy=privacy))
         rows = list(run.rounds())
     return rows[-1]["accuracy"], privacy_spent(run.experiment, len(rows)).get("epsilon")
 
 
-def table(
-    words: list[str], cases: list[tuple[float, float]], seeds: range, model: FeatureModel | None
-) -> None:
+def by_noise() -> None:
     print("| clip | z | accuracy % | epsilon |\n|---|---|---|---|", flush=True)
-    for clip, noise in cases:
+    for clip, noise in NETWORK_CASES:
         privacy = PrivacySettings(clip=clip, noise=noise)
-        results = [measured(words, privacy, seed, model) for seed in seeds]
+        results = [measured(privacy, seed) for seed in range(2)]
         epsilon = max((reached or float("inf") for _, reached in results))
         accuracies = [accuracy for accuracy, _ in results]
         print(
@@ -83,43 +96,96 @@ def table(
         )
 
 
-def noise_of(words: list[str], epsilon: float, where: str) -> float:
-    """What the budget needs, as `dcfl privacy` says it."""
-    experiment = experiment_from(None, parse_settings([*COMMON, *words]))
+def noise_of(task: str, place: str, epsilon: float) -> float:
+    """What the budget needs."""
+    any_noise = ["privacy.clip=1", "privacy.noise=1"]
+    words = [*BY_EPSILON, *TASKS[task], *PLACES[place], *any_noise, f"data.dataset={task}"]
+    experiment = experiment_from(None, parse_settings(words))
     plan = schedule(experiment, experiment.federation.rounds)
-    needed = noise_needed(epsilon, 1e-5, plan, 650)
-    return needed[{"coins": 0, "server": 1, "client": 2}[where]].noise
+    if place == "each client":
+        return noise_at_client(epsilon, DELTA, plan.most_visits())
+    noise = noise_for(epsilon, DELTA, plan.drawn._replace(correlated="correlated" in place))
+    return noise / LARGER if "extrapolated" in place else noise
 
 
-def places(seeds: range) -> None:
-    """Accuracy by epsilon; a column for each place where noise can be."""
-    columns: dict[str, tuple[list[str], str, int]] = {
-        "each client": (EVERYBODY, "client", 1),
-        "server, everybody": (EVERYBODY, "server", 1),
-        "server, coins": (COINS, "coins", 1),
-        f"server, everybody, extrapolated to {LARGER} times the clients": (
-            EVERYBODY,
-            "server",
-            LARGER,
-        ),
-    }
-    print("| epsilon | " + " | ".join(columns) + " |\n|---|" + "---|" * len(columns), flush=True)
-    for epsilon in (*EPSILONS, 0.0):
-        cells = []
-        for words, where, larger in columns.values():
-            noise = noise_of([*PLACES, *words], epsilon, where) / larger if epsilon else 0.0
-            at = "client" if where == "client" else "server"
-            privacy = PrivacySettings(clip=PLACES_CLIP, noise=noise, where=at)
-            found = [measured([*PLACES, *words], privacy, seed, Linear())[0] for seed in seeds]
-            cells.append(f"{mean(found):.1f} ± {stdev(found):.1f} (z {noise:.3g})")
-        print(f"| {epsilon or 'none'} | " + " | ".join(cells) + " |", flush=True)
+def row(task: str, place: str, epsilon: float, features: str) -> None:
+    """Tune and train what the file has not: a line for each run."""
+    known = {(run["task"], run["place"], run["epsilon"], run["words"]): run for run in kept()}
+    noise = noise_of(task, place, epsilon) if epsilon else 0.0
+
+    def accuracy(clip: float, lr: float, more: list[str]) -> float:
+        private = [f"privacy.clip={clip}", f"privacy.noise={noise:.6g}"] if clip else []
+        words = " ".join([*PLACES[place], *private, f"training.lr={lr}", *more])
+        if found := known.get((task, place, epsilon, words)):
+            return float(found["accuracy"])
+        data = f"data.dataset={'npz:' + features if task == 'cifar10' else task}"
+        every = [*BY_EPSILON, *TASKS[task], data, *words.split()]
+        with tempfile.TemporaryDirectory() as folder:
+            experiment = experiment_from(None, parse_settings([*every, f"output.dir={folder}/run"]))
+            run = Run(experiment, images(experiment.data.dataset))
+            rows = list(run.rounds())
+            spent = run.result().summary.epsilon
+        told = {"task": task, "place": place, "epsilon": epsilon, "words": words, "spent": spent}
+        line = json.dumps({**told, "accuracy": rows[-1].accuracy})
+        with KEPT.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+        return float(rows[-1].accuracy or 0)
+
+    trials = WITHOUT_NOISE if place == "no noise" else TRIALS
+    clip, lr = max(trials, key=lambda trial: accuracy(*trial, TUNING))
+    for seed in SEEDS:
+        accuracy(clip, lr, [f"federation.seed={seed}"])
+
+
+@cache
+def images(name: str) -> Dataset:
+    """Once for all runs of a process."""
+    return load_dataset(DataSettings(name))
+
+
+def kept() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+
+
+def by_epsilon(features: str, jobs: str = "2") -> None:
+    """Train what is missing, so many rows at a time, and print the tables."""
+    tasks = [task for task in TASKS if features or task == "digits"][::-1]
+    cells = [(task, place, 0.0) for task in tasks for place in WITHOUT]
+    cells += [(*cell, epsilon) for cell in product(tasks, NOISY) for epsilon in EPSILONS]
+    with ProcessPoolExecutor(int(jobs), multiprocessing.get_context("spawn")) as pool:
+        for done in [pool.submit(row, *cell, features) for cell in cells]:
+            done.result()
+    show(tasks)
+
+
+def show(tasks: list[str]) -> None:
+    """Means with 95 % intervals over seeds."""
+    for task in tasks:
+        print(f"\n{task}\n\n| epsilon | " + " | ".join(NOISY) + " |\n|" + "---|" * (1 + len(NOISY)))
+        for epsilon in EPSILONS:
+            cells = [interval(task, place, epsilon) for place in NOISY]
+            print(f"| {epsilon:g} | " + " | ".join(cells) + " |")
+        for place in WITHOUT:
+            print(f"{place}: {interval(task, place, 0.0)}")
+
+
+def interval(task: str, place: str, epsilon: float) -> str:
+    chosen = [
+        run
+        for run in kept()
+        if (run["task"], run["place"], run["epsilon"]) == (task, place, epsilon)
+        and "holdout" not in run["words"]
+    ]
+    found = [run["accuracy"] for run in chosen]
+    if len(found) < len(SEEDS):
+        return "not run"
+    half = stats.t.ppf(0.975, len(found) - 1) * stdev(found) / sqrt(len(found))
+    return f"{mean(found):.1f} ± {half:.1f}"
 
 
 if __name__ == "__main__":
     print(Path(__file__).name, *sys.argv[1:])
-    if "network" in sys.argv[1:] or len(sys.argv) == 1:
-        table(NETWORK, NETWORK_CASES, range(2), None)
-    if "linear" in sys.argv[1:] or len(sys.argv) == 1:
-        table(LINEAR, LINEAR_CASES, range(3), Linear())
-    if "places" in sys.argv[1:] or len(sys.argv) == 1:
-        places(range(5))
+    if sys.argv[1:2] == ["epsilon"]:
+        by_epsilon(*sys.argv[2:4] or [""])
+    else:
+        by_noise()

@@ -12,6 +12,11 @@ Learning with Adaptive Clipping", NeurIPS 2021): with b_i = 1 if the change of c
 the clip C, m the expected cohort and q the share of clients that shall be within,
 
     C <- C exp(-0.2 (b - q)),    b = 1/2 + (sum_i (b_i - 1/2) + noise) / m
+
+Noise may be correlated over rounds (`amplification.py` has C, its sensitivity and the literature):
+n_t = z_t - sum_k c_k n_(t-k), rounded down to a step. It does not depend on the data. Sums x_t are
+whole multiples of `GRAIN` steps, so that C x is of whole steps as z is; and what the server uses,
+x_t + n_t, is z_t + (C x)_t, less what follows from what it has used before, to the last bit.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import torch
 from torch import Tensor
 
 from dcfl import tensors as named
+from dcfl.amplification import GRAIN, bands_of
 from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import MeanUpload, Method, mean_of
 from dcfl.privacy import (
@@ -54,13 +60,38 @@ class CentralNoise:
     upload: Tensors  # an example
     cohort: float  # clients in a round, on average
     seed: int
+    bands: int = 1  # of how many rounds the noise is correlated
+    # Noise of the last rounds, here only: whoever finds it in a file could subtract it.
+    _past: dict[int, dict[str, Tensor]] = field(default_factory=dict, init=False)
 
     def begin(self, sent: Broadcast) -> RoundSums:
-        clip = sent.shared.get(CLIP)
-        key = None if self.settings.secret else f"{self.seed}/{sent.round}/server/privacy"
-        return RoundSums(
-            self, sent, self.settings.clip if clip is None else float(clip), Draws(key)
-        )
+        clip = float(sent.shared.get(CLIP, self.settings.clip))
+        return RoundSums(self, sent, clip, self._draws(sent.round))
+
+    def _draws(self, round: int) -> Draws:
+        return Draws(None if self.settings.secret else f"{self.seed}/{round}/server/privacy")
+
+    def noise(self, round: int, like: Tensors, draws: Draws) -> dict[str, Tensor]:
+        """In steps, for sums by name. Seeded noise of earlier rounds is drawn again if it is not at
+        hand; where it is secret, a process that goes on begins without."""
+        fresh = {name: draws.steps(total) for name, total in like.items()}
+        if self.bands == 1:
+            return fresh
+        past = self._past
+        if round - 1 not in past:
+            past.clear()
+            for earlier in range(1, 1 if self.settings.secret else round):
+                self.noise(earlier, like, self._draws(earlier))
+        for forgotten in [one for one in past if not round - self.bands < one < round]:
+            del past[forgotten]
+        bands = bands_of(self.bands)
+        for name, noise in fresh.items():
+            before = torch.zeros_like(noise)
+            for earlier, noises in past.items():
+                before.add_(noises[name], alpha=bands[round - earlier])
+            noise.sub_(before.div_(GRAIN).floor_())
+        past[round] = {name: noise.to(torch.int32) for name, noise in fresh.items()}
+        return fresh
 
 
 @dataclass
@@ -81,14 +112,16 @@ class RoundSums:
     told: Tensors = field(init=False)
 
     def __post_init__(self) -> None:
-        about, noise = self.about, self.about.settings.on_sums
+        about, noise, grain = self.about, self.about.settings.on_sums, self.about.settings.grain
+        # Rounded so coarsely, a number is as far off as grain² numbers rounded to steps.
         like = {name: one for name, one in self.sent.weights.items() if name in about.trainable}
-        step = grid_step(2 * self.clip, noise, sum(one.numel() for one in like.values()))
-        self._steps = dict.fromkeys(like, step)
+        count = sum(one.numel() for one in like.values()) * grain**2
+        self._steps = dict.fromkeys(like, grain * grid_step(2 * self.clip, noise, count))
         sensitivity, each = about.method.upload_sensitivity() or {}, noise * sqrt(len(about.upload))
         for name, one in about.upload.items():
             like[UPLOAD + name] = one
-            self._steps[UPLOAD + name] = grid_step(sensitivity[name], each, one.numel())
+            step = grid_step(sensitivity[name], each, one.numel() * grain**2)
+            self._steps[UPLOAD + name] = grain * step
         self._sums = {
             name: torch.zeros(one.shape, dtype=torch.float64) for name, one in like.items()
         }
@@ -118,15 +151,12 @@ class RoundSums:
         return Folded(direction, named.split(sent, direction)[1])
 
     def _means(self) -> dict[str, Tensor]:
-        cohort, steps = self.about.cohort, self._steps
-        return {
-            name: (
-                total.add_(self.draws.steps(total)).mul_(steps[name] / cohort)
-                if steps[name]
-                else total.div_(cohort)
-            )
-            for name, total in self._sums.items()
-        }
+        cohort, sums, grain = self.about.cohort, self._sums, self.about.settings.grain
+        if not self.about.settings.noise:
+            return {name: total.div_(cohort) for name, total in sums.items()}
+        for name, noise in self.about.noise(self.sent.round, sums, self.draws).items():
+            sums[name].mul_(grain).add_(noise).mul_(self._steps[name] / grain / cohort)
+        return sums
 
     def _next_clip(self) -> dict[str, Tensor]:
         settings = self.about.settings

@@ -39,8 +39,9 @@ class FederationSettings(Settings):
         "auto", gt=0, le=1, hint="0.05 samples 5 % of the clients in each round"
     )
     # "fixed": a round has so many clients; "poisson": each takes part by a coin of its own, so that
-    # their number varies. Noise at the server is worth most with coins.
-    sampling: Literal["fixed", "poisson"] = "fixed"
+    # their number varies; "in-turn": in an order that stays the same, so that everybody is asked
+    # once before anybody is asked again. Noise at the server is worth most with coins.
+    sampling: Literal["fixed", "poisson", "in-turn"] = "fixed"
     # Clients that take no part, by their numbers: what `dcfl forget` leaves behind.
     without: tuple[int, ...] = key((), ge=0)
     # Seeds the initial weights, the client schedule, batch order and augmentation; also the split,
@@ -80,7 +81,8 @@ class FederationSettings(Settings):
 
     @property
     def draws(self) -> Sampling:
-        return Sampling(self.sampling == "poisson", self.without)
+        poisson, in_turn = self.sampling == "poisson", self.sampling == "in-turn"
+        return Sampling(poisson, self.without, in_turn=in_turn)
 
     def evaluates(self, round: int) -> bool:
         """Whether the model is scored after this round; after the last one it always is."""
@@ -274,6 +276,11 @@ class Experiment:
                 'federation.personal = ["classifier"]'
             )
         self._check_choice()
+        if self.privacy.correlated and not self.federation.draws.in_turn:
+            raise ConfigError(
+                "privacy.correlated counts on no client being asked again soon: set "
+                'federation.sampling = "in-turn"'
+            )
         if self.privacy.central and self.federation.minimum_replies > 1:
             raise ConfigError(
                 'privacy.where = "server" adds noise to every round: one that does not count for '
@@ -301,7 +308,7 @@ class Experiment:
         if federation.sampling != "fixed":
             raise ConfigError(
                 f'federation.sampling = "{federation.sampling}": a sum by server.secure is of as '
-                f"many clients in every round"
+                f'many clients in every round, drawn by "fixed"'
             )
         if clock.takes_stale or federation.selection in LEARNING:
             raise ConfigError(

@@ -53,15 +53,18 @@ class Sampling:
     )
     without: tuple[int, ...] = ()  # clients that are never drawn
     secret: bool = False  # by the operating system, instead of from (seed, round)
+    in_turn: bool = False  # in an order that stays the same, everybody once before anybody again
 
     def clients(self, population: int) -> int:
         return population - len(self.without)
 
     def expected(self, population: int, participation: float) -> float:
-        """The size of a cohort, on average; it depends on no data."""
+        """The size of a cohort, on average; it depends on no data. Of coins and turns, those of
+        clients that are left out count, because nobody takes their places."""
         if self.poisson:
-            return participation * self.clients(population)
-        return min(cohort_size(population, participation), self.clients(population))
+            return participation * population
+        size = cohort_size(population, participation)
+        return size if self.in_turn else min(size, self.clients(population))
 
 
 FIXED = Sampling()
@@ -74,13 +77,19 @@ def sample_cohort(
     method sees the same schedule.
 
     Who is drawn does not change if others are left out: their places in the cohort go to clients
-    drawn from the rest, so that a cohort is again a uniform draw, of as many.
+    drawn from the rest, so that a cohort is again a uniform draw, of as many. In turn, and with
+    coins, their places stay empty.
     """
+    size = cohort_size(population, participation)
+    if sampling.in_turn:
+        order = np.random.default_rng([seed, 0]).permutation(population)
+        asked = order.take(range((round - 1) * size, round * size), mode="wrap")
+        return sorted({*asked.tolist()}.difference(sampling.without))
     rng = np.random.default_rng(secrets.randbits(256) if sampling.secret else [seed, round])
     if sampling.poisson:
         drawn = np.flatnonzero(rng.random(population) < participation)
     else:
-        drawn = rng.choice(population, cohort_size(population, participation), replace=False)
+        drawn = rng.choice(population, size, replace=False)
     cohort = {int(client) for client in drawn}.difference(sampling.without)
     if sampling.without and not sampling.poisson:
         rest = sorted({*range(population)}.difference(cohort, sampling.without))

@@ -27,7 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dcfl.amplification import Drawn, dp_accounting, least_noise
+from dcfl.amplification import GRAIN, Drawn, dp_accounting, least_noise
 from dcfl.errors import ConfigError, ProtocolError
 from dcfl.federation import FIXED, Sampling, sample_cohort
 from dcfl.messages import PRIVATE, Broadcast, ClientUpdate, Tensors, private_and_rest
@@ -75,6 +75,9 @@ class PrivacySettings(Settings):
     # Share of the clients whose changes the clip shall not shorten: it follows them from round to
     # round, beginning at privacy.clip; 0: it stays. With where = "server".
     quantile: float = key(0.0, ge=0, lt=1, zero="the clip stays")
+    # Whether the server's noise of a round takes back part of that of the rounds before it, so that
+    # less of it adds up in the model. With federation.sampling = "in-turn".
+    correlated: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,6 +97,11 @@ class PrivacySettings(Settings):
             raise ConfigError('privacy.where = "server" without privacy.clip: nothing is protected')
         if self.quantile and not self.central:
             raise ConfigError('privacy.quantile: only with privacy.where = "server"')
+        if self.correlated and (self.quantile or not (self.central and self.noise)):
+            raise ConfigError(
+                "privacy.correlated needs noise at the server that stays the same: set "
+                'privacy.where = "server" and privacy.noise, and no privacy.quantile'
+            )
 
     @property
     def active(self) -> bool:
@@ -107,6 +115,11 @@ class PrivacySettings(Settings):
     def at_client(self) -> float:
         """The noise in what leaves a client."""
         return 0.0 if self.central else self.noise
+
+    @property
+    def grain(self) -> int:
+        """How many steps of the noise make one of what is added up."""
+        return GRAIN if self.correlated else 1
 
     @property
     def on_sums(self) -> float:
@@ -332,9 +345,10 @@ def check_covered(
     _check_upload_covered(method, upload)
     if settings.central:
         _check_sums(method, aggregation)
-    check_steps(settings.noise, sum(parameter.numel() for parameter in model.parameters()))
+    noise = settings.noise * settings.grain
+    check_steps(noise, sum(parameter.numel() for parameter in model.parameters()))
     for tensor in (upload or {}).values():
-        check_steps(settings.noise * sqrt(len(upload or ())), tensor.numel())
+        check_steps(noise * sqrt(len(upload or ())), tensor.numel())
     if aggregation in BY_SIZE:
         raise ConfigError(
             f'server.aggregation = "{aggregation}" weighs clients by how much data they have, '
@@ -455,9 +469,11 @@ def _central(noise: float, drawn: Drawn, delta: float) -> float | None:
     """`noise`: for the weights and an upload together."""
     if noise < LEAST_ACCOUNTED or not drawn.rounds:
         return None if drawn.rounds else 0.0
+    if drawn.sampling.in_turn:
+        return epsilon_at(drawn.moved / noise, delta)
     reached = drawn.epsilon(noise, delta)
     if not drawn.sampling.poisson:  # what sampling adds is not always seen by its bound
-        plain = epsilon_at(distance(noise, drawn.rounds), delta)
+        plain = epsilon_at(distance(noise, drawn.rounds + drawn.again), delta)
         reached = min(reached, inf if plain is None else plain)
     return reached if reached <= LARGEST_EPSILON else None
 
@@ -485,7 +501,7 @@ def _reached(
 ) -> float | None:
     """Epsilon after all rounds of the schedule, and so many more."""
     if settings.central:
-        drawn = schedule.drawn._replace(rounds=schedule.rounds + again)
+        drawn = schedule.drawn._replace(correlated=settings.correlated, again=again)
         return spent_centrally(settings, method, drawn)
     return spent(settings, (schedule.most_visits() + again) * releases(method))
 
@@ -499,8 +515,10 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
         return
     asked = fitting = coins = ""
     if settings.central:
-        noise = noise_for(most, delta, schedule.drawn, releases(method))
-        coins = "" if schedule.sampling.poisson else '; less with federation.sampling = "poisson"'
+        drawn, drawing = schedule.drawn._replace(correlated=settings.correlated), schedule.sampling
+        noise = noise_for(most, delta, drawn, releases(method))
+        if not (drawing.poisson or drawing.in_turn):
+            coins = '; less with federation.sampling = "poisson"'
     else:
         visits, per_visit = schedule.most_visits(), releases(method)
         noise = noise_at_client(most, delta, visits * per_visit)
@@ -555,19 +573,22 @@ class NoiseNeeded(NamedTuple):
 def noise_needed(
     epsilon: float, delta: float, schedule: Schedule, parameters: int
 ) -> list[NoiseNeeded]:
-    """For a method that sends its weights alone: at the server, with either way of sampling, and at
-    the clients, which pay for every visit."""
+    """For a method that sends its weights alone: at the server, with each way of sampling, and at
+    the clients, which pay for every visit. Correlated noise counts by what is left of it in the
+    sum of all rounds, for each an equal part."""
     visits, share = schedule.most_visits(), schedule.participation
     alone = noise_at_client(epsilon, delta, visits)
-    coins = schedule.drawn._replace(sampling=replace(schedule.sampling, poisson=True))
+    coins = schedule.drawn._replace(sampling=Sampling(poisson=True))
+    turns = schedule.drawn._replace(sampling=Sampling(in_turn=True), correlated=True)
     found = []
     for where, noise, drawn, averaged in (
         ("the server, federation.sampling=poisson", noise_for(epsilon, delta, coins), coins, 1),
+        ("the server, in-turn, privacy.correlated", noise_for(epsilon, delta, turns), turns, 1),
         ("the server", noise_for(epsilon, delta, schedule.drawn), schedule.drawn, 1),
         ("each client", alone, schedule.drawn, 2),  # noise of each, of which the mean is taken
     ):
         cohort = drawn.sampling.expected(schedule.clients, share)
-        length = noise * sqrt(parameters)
+        length = noise * sqrt(parameters) * drawn.left
         enough = max(1.0, (length / HARMLESS) ** averaged)
         on_mean = length / cohort ** (1 / averaged)
         found.append(NoiseNeeded(where, noise, cohort, on_mean, enough, enough / share))

@@ -21,6 +21,7 @@ CENTRAL = {
         (SECURE, BUFFERED, "single replies"),
         (SECURE, {"federation": {"selection": "oort"}}, "single replies"),
         (SECURE, COINS, "as many clients in every round"),
+        (SECURE, {"federation": {"sampling": "in-turn"}}, "drawn by"),
         (SECURE, PACKED, "fixed point"),
         (SECURE, CENTRAL, "does not see it"),
         ({"clock": {"devices": "phones"}}, COINS, "says itself who is asked"),

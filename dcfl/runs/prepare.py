@@ -109,14 +109,15 @@ class Prepared:
         experiment, protection = self.experiment, self.runner.protection
         if protection is None or not experiment.privacy.central:
             return None
-        federation = experiment.federation
+        federation, drawn = experiment.federation, schedule(experiment, 0).drawn
         return CentralNoise(
-            _of_server(experiment),
+            privacy_of(experiment),
             self.runner.method,
             protection.trainable,
             protection.upload,
-            self.draws.expected(experiment.data.population, federation.share),
+            drawn.sampling.expected(experiment.data.population, federation.share),
             federation.seed,
+            drawn._replace(correlated=experiment.privacy.correlated).bands,
         )
 
     @property
@@ -285,21 +286,21 @@ def placement_for(experiment: Experiment, runner: ClientRunner, cohort: int) -> 
 
 def schedule(experiment: Experiment, rounds: int) -> Schedule:
     """Which clients take part in the first `rounds` rounds. `experiment` must be resolved."""
-    federation, privacy = experiment.federation, _of_server(experiment)
+    federation, privacy = experiment.federation, privacy_of(experiment)
     # What is claimed of noise at the server holds if nobody else knows who was drawn.
     draws = replace(federation.draws, secret=privacy.central and privacy.secret)
     clients, seed = experiment.data.population, federation.seed
     return Schedule(clients, federation.share, seed, rounds, draws)
 
 
-def _of_server(experiment: Experiment) -> PrivacySettings:
+def privacy_of(experiment: Experiment) -> PrivacySettings:
     """Where sites are real, so is the secret."""
     secret = experiment.privacy.secret or experiment.engine.at_sites
     return replace(experiment.privacy, secret=secret)
 
 
 def privacy_spent(experiment: Experiment, rounds: int, repeated: int = 0) -> dict[str, Any]:
-    privacy, drawn = _of_server(experiment), schedule(experiment, rounds)
+    privacy, drawn = privacy_of(experiment), schedule(experiment, rounds)
     return account(privacy, experiment.method, drawn, repeated)
 
 

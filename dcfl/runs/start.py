@@ -23,7 +23,7 @@ from dcfl.runs.checkpoints import Best, Checkpoint, Checkpoints, SavedProgress
 from dcfl.runs.folder import RecordedRun
 from dcfl.runs.identity import BUILT_IN, differences, identity
 from dcfl.runs.model_file import load_model
-from dcfl.runs.prepare import Prepared
+from dcfl.runs.prepare import Prepared, privacy_of
 from dcfl.runs.recorder import Recorder
 from dcfl.runs.rows import RoundRow
 from dcfl.runs.summaries import RoundsSoFar
@@ -162,6 +162,12 @@ def _from_checkpoint(
     newest = checkpoints.recover_newest()
     wanted = prepared.experiment.federation.rounds
     if newest is None:
+        privacy = privacy_of(prepared.experiment)
+        if privacy.noise and privacy.secret:
+            raise CheckpointError(
+                f"{recorder.folder} has no checkpoint, and nobody can draw its secret noise again: "
+                f"train a new run, whose epsilon comes on top of what this one has spent"
+            )
         recorder.plan_rounds(wanted)
         recorder.truncate_logs({})
         return None

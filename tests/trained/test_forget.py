@@ -26,6 +26,8 @@ MODEL = Flat()  # a run trains a copy
 ROUNDS = 6
 
 
+CENTRAL = {"privacy__where": "server", "privacy__clip": 1.0, "privacy__noise": 0.6}
+TURNS = {**CENTRAL, "privacy__correlated": True, "federation__sampling": "in-turn"}
 FEDBUFF = {"clock__devices": "phones", "clock__mode": "fedbuff", "clock__buffer": 2}
 
 
@@ -66,6 +68,8 @@ def latecomer(run: RecordedRun) -> Forgetting:
     [
         ("fedavg", {}, ""),
         ("feddecorr", {"federation__sampling": "poisson"}, ""),
+        ("fedavg", {**CENTRAL, "federation__sampling": "poisson"}, ""),
+        ("fedavg", TURNS, ""),
         ("fedavg", {"output__keep_every": 0}, "kept no model of an earlier round"),
         ("fedavg", {"server__optimizer": "fedadam"}, "go on from more than the model"),
         ("scaffold", {}, "go on from more than the model"),

@@ -1,6 +1,8 @@
 """Runs zhuangdizhu/FedGen: its clients, and the training of its generator.
 
-Both get our draws: of noise and of classes, in the order in which theirs asks for them.
+Both get our draws: of noise and of classes, in the order in which theirs asks for them. The losses
+of features are made a column, as the weights of clients are that they are multiplied with: as they
+are, every loss meets every weight.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.oracles.problem import (
@@ -20,8 +23,8 @@ from benchmarks.oracles.problem import (
     STEPS,
     Logits,
     checkout,
+    client_data,
     numbers,
-    tensors_of,
     write,
 )
 from dcfl.methods.zoo.fedgen import FedGen
@@ -45,9 +48,23 @@ class Net(Logits):
         return {"output": logits.log_softmax(dim=1), "logit": logits}
 
 
+class Column(torch.nn.Module):
+    def forward(self, scores: Tensor, labels: Tensor) -> Tensor:
+        return F.nll_loss(scores, labels, reduction="none")[:, None]
+
+
 def draw_classes(among: Any, count: int) -> Any:
     places = torch.rand(count, dtype=torch.float32)  # in whatever precision the network is
     return np.array(among)[(places * len(among)).floor().long().numpy()]
+
+
+def batches(client: int, number: int) -> list[tuple[Tensor, Tensor]]:
+    """All pictures, in our order: each of them has noise of its own."""
+    torch.set_default_dtype(torch.float32)  # in which pictures are prepared
+    ours = client_data(client).training_batches(STEPS, 64, 0, number, client, second_view=False)
+    made = [(batch.images.double(), batch.labels) for batch in ours]
+    torch.set_default_dtype(torch.float64)
+    return made
 
 
 def federation(theirs: Any, case: dict[str, float]) -> dict[str, Any]:
@@ -55,14 +72,15 @@ def federation(theirs: Any, case: dict[str, float]) -> dict[str, Any]:
     method = FedGen(**SETTINGS, **case)  # type: ignore[arg-type]
     first = method.first(torch.zeros(CLASSES, 5, dtype=torch.float64)).state_dict()
     generator = theirs.Generator("ours")
+    generator.crossentropy_loss = Column()
     names = {"fc_layers.0": "body", "fc_layers.1": "norm", "representation_layer": "head"}
     pairs = {f"{a}.{end}": f"{b}.{end}" for a, b in names.items() for end in ("weight", "bias")}
     generator.load_state_dict({name: first[ours] for name, ours in pairs.items()}, strict=False)
     users = []
-    for client, labels in enumerate(LABELS):
+    for labels in LABELS:
         user = object.__new__(theirs.User)
         vars(user).update(
-            model=Net(), local_model=[], unique_labels=CLASSES, label_counts={}, K=1,
+            model=Net(), local_model=[*Net().parameters()], unique_labels=CLASSES, label_counts={}, K=1,
             local_epochs=STEPS, generative_model=generator, latent_layer_idx=-1,
             available_labels=list(range(CLASSES)), train_samples=len(labels),
             gen_batch_size=SETTINGS["samples"], batch_size=SETTINGS["samples"],
@@ -89,13 +107,12 @@ def federation(theirs: Any, case: dict[str, float]) -> dict[str, Any]:
         server.selected_users = [users[client] for client in cohort]
         for client in cohort:
             torch.default_generator.manual_seed(derived_seed(0, number + 1, client, "model"))
-            seed, taken = int(torch.randint(2**62, ())), iter(range(STEPS))
+            seed = int(torch.randint(2**62, ()))
+            steps = iter(enumerate(batches(client, number + 1)))
 
-            def batch(
-                count_labels: bool, client: int = client, seed: int = seed, taken: Any = taken
-            ) -> dict[str, Any]:
-                torch.default_generator.manual_seed(seed + next(taken))
-                images, labels = tensors_of(client)
+            def batch(count_labels: bool, seed: int = seed, steps: Any = steps) -> dict[str, Any]:
+                step, (images, labels) = next(steps)
+                torch.default_generator.manual_seed(seed + step)
                 found, counts = labels.unique(return_counts=True)
                 return {"X": images, "y": labels, "labels": found.numpy(), "counts": counts.numpy()}
 

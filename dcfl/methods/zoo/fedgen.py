@@ -40,12 +40,14 @@ DECAY, MEMORIES, TINY = 0.01, (0.9, 0.999), 1e-8  # of Adam
 class Generator(nn.Module):
     """Features, as the classifier gets them, from classes [B] and noise [B, n]."""
 
-    def __init__(self, classes: int, noise: int, hidden: int, width: int) -> None:
+    def __init__(
+        self, classes: int, noise: int, hidden: int, width: int, dtype: torch.dtype
+    ) -> None:
         super().__init__()
         self.classes = classes
-        self.body = nn.Linear(noise + classes, hidden)
-        self.norm = nn.BatchNorm1d(hidden)
-        self.head = nn.Linear(hidden, width)
+        self.body = nn.Linear(noise + classes, hidden, dtype=dtype)
+        self.norm = nn.BatchNorm1d(hidden, dtype=dtype)
+        self.head = nn.Linear(hidden, width, dtype=dtype)
 
     def forward(self, labels: Tensor, noise: Tensor) -> Tensor:
         which = F.one_hot(labels, self.classes).to(noise.dtype)
@@ -89,11 +91,11 @@ class FedGen(Method):
             raise ConfigError("fedgen needs a trained linear layer `classifier` with a bias")
         if not client.shared or self._off:
             return super().objective(client)
+        # Noise and teacher belong to a step, however often its loss is computed.
+        seed, teachers = int(torch.randint(2**62, ())), dict[int, list[Tensor]]()
         state, known = self._parts(client.shared)
         generator = self._generator(state).eval().requires_grad_(False)
         fade = self.fade ** (client.round - 1)
-        # Noise and teacher belong to a step, however often its loss is computed.
-        seed, teachers = int(torch.randint(2**62, ())), dict[int, list[Tensor]]()
 
         def loss(batch: Batch) -> Tensor:
             drawn, logits = torch.Generator(), client.model(batch.images).logits
@@ -165,14 +167,14 @@ class FedGen(Method):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(0)
             classes, width = weight.shape
-            return Generator(classes, self.noise, self.hidden, width).to(weight.dtype)
+            return Generator(classes, self.noise, self.hidden, width, weight.dtype)
 
     def _generator(self, state: Tensors) -> Generator:
         """With these tensors themselves."""
         width, hidden = state["head.weight"].shape
         classes = state["body.weight"].shape[1] - self.noise
         with torch.device("meta"):
-            made = Generator(classes, self.noise, hidden, width)
+            made = Generator(classes, self.noise, hidden, width, state["head.bias"].dtype)
         made.load_state_dict(state, assign=True)
         return made
 

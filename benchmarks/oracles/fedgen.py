@@ -34,7 +34,7 @@ COHORTS = [[0, 1, 2, 3], [0, 3], [1, 2], [0, 1, 2, 3]]
 SETTINGS = {"noise": 3, "hidden": 6, "samples": 8, "steps": 10, "lr": 0.01}
 CASES: list[dict[str, float]] = [
     {"weight": 1.0, "likeness": 0.5, "diversity": 1.0},
-    {"weight": 10.0, "likeness": 0.0, "diversity": 0.0},
+    {"weight": 3.0, "likeness": 0.1, "diversity": 0.0},
 ]
 
 
@@ -80,8 +80,8 @@ def federation(theirs: Any, case: dict[str, float]) -> dict[str, Any]:
     for labels in LABELS:
         user = object.__new__(theirs.User)
         vars(user).update(
-            model=Net(), local_model=[*Net().parameters()], unique_labels=CLASSES, label_counts={}, K=1,
-            local_epochs=STEPS, generative_model=generator, latent_layer_idx=-1,
+            model=Net(), local_model=[*Net().parameters()], unique_labels=CLASSES, label_counts={},
+            K=1, local_epochs=STEPS, generative_model=generator, latent_layer_idx=-1,
             available_labels=list(range(CLASSES)), train_samples=len(labels),
             gen_batch_size=SETTINGS["samples"], batch_size=SETTINGS["samples"],
             generative_alpha=case["weight"], generative_beta=case["likeness"],

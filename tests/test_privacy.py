@@ -396,7 +396,7 @@ def test_what_is_not_covered_is_refused(
     sorted(
         METHODS.keys()
         - {"scaffold", "dcfl-pw", "fedproc", "fedpcl", "feddisco", "feddc", "q-fedavg", "ccvr"}
-        - {"ifca", "fedproto"}
+        - {"ifca", "fedproto", "fedpac", "fedgen"}
     ),
 )
 def test_all_other_methods_are_covered(name: str, norm: Any) -> None:

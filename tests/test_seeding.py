@@ -82,6 +82,9 @@ NO_STREAMS_OF_THEIR_OWN = {
     ("testing/model_properties.py", "torch.Generator().manual_seed(seed)"),
     ("testing/model_properties.py", "torch.manual_seed(0)"),
     ("methods/zoo/ccvr.py", "torch.Generator().manual_seed(seed)"),  # the server's, by round
+    ("methods/zoo/fedgen.py", "torch.Generator().manual_seed(step.round)"),  # so is this
+    ("methods/zoo/fedgen.py", "torch.default_generator.manual_seed(0)"),  # the same in all runs
+    ("methods/zoo/fedgen.py", "drawn.manual_seed(seed + client.num_steps)"),  # of the client's own
     ("methods/zoo/fedetf.py", "torch.Generator().manual_seed(0)"),  # a frame, the same in all runs
     # Attacks on a finished run.
     ("analysis/leaks.py", "torch.Generator().manual_seed(subject.experiment.federation.seed)"),

@@ -191,6 +191,10 @@ where we differ*. In short:
 - [FedSAM](methods/fedsam.md), [FedASAM](methods/fedasam.md): running statistics move once a
   step.
 - [SCAFFOLD](methods/scaffold.md): with momentum, the number of steps is the effective one.
+- [FedGen](methods/fedgen.md): on the server, each loss meets its own client's weight; in the code
+  every loss of a batch meets every weight. For the comparison this was corrected.
+- [FedPAC](methods/fedpac.md): the shares of classifiers are solved for exactly; so they were for
+  the comparison.
 """
 
 

@@ -232,6 +232,24 @@ def ccvr() -> str:
     return "".join(parts)
 
 
+@idea
+def fedgen() -> str:
+    """The server learns, from the clients' classifiers, to make features of each class; clients
+    train their classifiers on these too.
+    """
+    parts = [text((66, 24), "from clients: classifiers")]
+    for y in (44, 66, 88):
+        parts += [line((34, y + 10), (92, y - 6), "soft", 2)]
+    parts += [arrow((106, 66), (134, 66), "ink", 2), box((138, 44), 84, 44, "new")]
+    parts += [text((180, 64), "generator,"), text((180, 78), "learns of them")]
+    parts += [arrow((226, 66), (254, 66), "new", 2)]
+    spread = ((-18, 2), (-8, -8), (0, 7), (8, -3), (16, 6))
+    parts += [circle((298 + x, 44 + y), "one", 3, hollow=True) for x, y in spread]
+    parts += [triangle((298 + x, 92 + y), "two", 4, hollow=True) for x, y in spread]
+    parts += [line((258, 76), (340, 60), "new", 3)]
+    return "".join([*parts, text((180, 132), "clients also train on features that it makes")])
+
+
 def logits(many: float, few: float, none: float) -> str:
     """Outputs for classes of which a client has many images, few or none: before, and after."""
     parts, floor, before = [], 112, 78

@@ -204,3 +204,20 @@ def ifca() -> str:
     parts += [text((286, 44), "model 1", "start"), text((286, 108), "model 2", "start")]
     parts += [text((12, y + 4), f"client {i + 1}", "start") for i, (_, y) in enumerate(people)]
     return "".join([*parts, text((164, 143), "each trains the one that fits its images best")])
+
+
+@idea
+def fedpac() -> str:
+    """The server mixes, for each client, a classifier of its own out of all that were sent; clients
+    with a like mix of classes count most. Features are averaged.
+    """
+    people, mixed = (30, 70, 110), (264, 70)
+    parts = [text((12, 16), "classifiers sent", "start"), text((278, 36), "for client 1", "start")]
+    for i, (y, width) in enumerate(zip(people, (4, 2.5, 1), strict=True)):
+        mark = (square, circle, triangle)[i]
+        parts += [mark((44, y + 4), "one" if i < 2 else "two")]
+        parts += [text((60, y + 8), f"client {i + 1}", "start")]
+        parts += [arrow((112, y + 4), mixed, "new" if i < 2 else "pale", width, gap=(0, 14))]
+    parts += [diamond(mixed, size=11), text((282, 74), "its own mix", "start")]
+    words = ("most of those whose", "classes are alike")
+    return "".join([*parts, lines(words, 236, 112), text((110, 142), "features are averaged")])

@@ -17,6 +17,7 @@ from dcfl.methods.personal.apfl import APFL
 from dcfl.methods.personal.ditto import Ditto
 from dcfl.methods.personal.fedala import FedALA
 from dcfl.methods.personal.fedbabu import FedBABU
+from dcfl.methods.personal.fedpac import FedPAC
 from dcfl.methods.personal.fedproto import FedProto
 from dcfl.methods.personal.fedrep import FedBN, FedPer, FedRep, LGFedAvg
 from dcfl.methods.personal.fedrod import FedRoD
@@ -31,6 +32,7 @@ from dcfl.methods.zoo.fedcm import FedCM
 from dcfl.methods.zoo.feddyn import FedDyn
 from dcfl.methods.zoo.fedetf import FedETF
 from dcfl.methods.zoo.fedexp import FedDisco, FedExP
+from dcfl.methods.zoo.fedgen import FedGen
 from dcfl.methods.zoo.fedlc import FedLC, FedRS
 from dcfl.methods.zoo.fedma import FedMA
 from dcfl.methods.zoo.fedntd import FedNTD
@@ -81,6 +83,8 @@ METHODS: dict[str, type[Method]] = {
         FedALA,
         IFCA,
         FedProto,
+        FedPAC,
+        FedGen,
     )
 }
 

@@ -104,8 +104,8 @@ def test_what_a_run_has_not_kept_is_made_again(method: str, tmp_path: Path) -> N
 
 def test_which_methods_need_a_rehearsal() -> None:
     needed = {name for name, method in METHODS.items() if keeps_state(method())}
-    zoo = {"feddyn", "fedspeed", "feddc", "feddisco", "q-fedavg", "ccvr"}
-    personal = {"apfl", "fedala", "fedproto", "fedrod", "ifca"}
+    zoo = {"feddyn", "fedspeed", "feddc", "feddisco", "q-fedavg", "ccvr", "fedgen"}
+    personal = {"apfl", "fedala", "fedpac", "fedproto", "fedrod", "ifca"}
     assert needed == {"fedproc", "fedpcl", "dcfl-pw", "moon", "scaffold"} | zoo | personal
 
 

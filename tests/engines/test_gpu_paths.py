@@ -60,7 +60,7 @@ ONCE = {
     "fedma": (1, ["require_matchable"]),  # whether it can train this network
     "fedala": (2, ["FedALA.start"] * 11),  # the loss of each pass, until it settles
 }
-EPOCHS = {"fedrep": 2}  # its classifier and the rest take turns
+EPOCHS = {"fedrep": 2, "fedpac": 2}  # its classifier and the rest take turns
 
 
 def variant(name: str, **fields: Any) -> Method:

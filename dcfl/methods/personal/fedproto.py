@@ -62,6 +62,6 @@ class FedProto(PrototypeMethod):
         return loss
 
     def upload(self, client: Client) -> Tensors:
-        if self.prototype_model == "running" and not client.tally:  # a single image takes no step
+        if self.prototype_model == "running" and "counts" not in client.tally:  # no step was taken
             self._count_all(client, client.model)
         return super().upload(client)

@@ -13,6 +13,7 @@ FedRep moves p in the first epochs of a round and s in the last. All are setting
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -65,17 +66,24 @@ class FedRep(Method):
     personal: ClassVar = ("classifier",)
 
     def gradient(self, client: Client, objective: Objective, batch: Batch) -> Tensor:
-        training = client.training
-        if training.head_epochs:
-            raise ConfigError("training.head_epochs: fedrep has its own; set method.body_epochs")
-        if training.epochs <= self.body_epochs:
-            raise ConfigError(
-                f"training.epochs = {training.epochs}: fedrep needs more than method.body_epochs = "
-                f"{self.body_epochs}, or nobody trains a classifier"
-            )
         loss = super().gradient(client, objective, batch)
-        first = batch.epoch < training.epochs - self.body_epochs
-        for name, live in client.trainable():
-            if within(name, self.personal) != first:
-                live.grad = None  # not zero, which weight decay and momentum would move
+        first = client.training.epochs - self.body_epochs
+        take_turns(client, batch, self.personal, first, "method.body_epochs")
         return loss
+
+
+def take_turns(
+    client: Client, batch: Batch, parts: Sequence[str], epochs: int, setting: str
+) -> None:
+    """Keep the gradients of these parts in so many first epochs, and of the rest in the others."""
+    training = client.training
+    if training.head_epochs:
+        raise ConfigError(f"training.head_epochs: set {setting} instead, which does the same")
+    if not 0 < epochs < training.epochs:
+        raise ConfigError(
+            f"training.epochs = {training.epochs}: it must be more than {setting}, or a part of "
+            f"the model never moves"
+        )
+    for name, live in client.trainable():
+        if within(name, parts) != (batch.epoch < epochs):
+            live.grad = None  # not zero, which weight decay and momentum would move

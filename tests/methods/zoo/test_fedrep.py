@@ -81,7 +81,7 @@ def test_what_cannot_be_is_said_in_a_line() -> None:
         Experiment(method=LGFedAvg(), output=OutputSettings(keep_best=True))
     with pytest.raises(ConfigError, match=r"more than method\.body_epochs"):
         our_rounds(FedRep(body_epochs=TRAINING.epochs), [[0]])
-    with pytest.raises(ConfigError, match=r"head_epochs: fedrep has its own"):
+    with pytest.raises(ConfigError, match=r"head_epochs: set method\.body_epochs instead"):
         our_rounds(FedRep(), [[0]], training=replace(TRAINING, head_epochs=1))
 
 

@@ -27,7 +27,7 @@ from typing import Any, get_type_hints
 from benchmarks.reproduction_page import interval_cell, made_anew, standing_words
 from dcfl.comparisons.baselines import KINDS
 from dcfl.comparisons.cells import runs_inside
-from dcfl.comparisons.groups import BY, Outcome, group_runs, setting
+from dcfl.comparisons.groups import BY, FINE_TUNED, Outcome, group_runs, setting
 from dcfl.comparisons.pairs import Pair, Pairs, Spread
 from dcfl.comparisons.searches import edges
 from dcfl.comparisons.standing import Ranking
@@ -196,7 +196,9 @@ def single_runs(folder: Path, by: str) -> Iterator[SingleRun]:
                 continue
             keys = OF_BASELINES if group.baseline in KINDS else ()
             one = SingleRun.of(run, "baseline", by, keys, group.baseline)
-            yield replace(one, method=group.label.removeprefix("baseline: "))
+            words = group.label.removeprefix("baseline: ")
+            tuned = group.baseline == FINE_TUNED
+            yield replace(one, method=f"{one.method}, {FINE_TUNED}" if tuned else words)
 
 
 def _method(run: RecordedRun) -> str:
@@ -219,10 +221,11 @@ def runs_of_recipe(folder: Path, block: str, column: str = "") -> Iterator[Singl
     """What `dcfl reproduce` has stored: participation-5 and its searches, or levels and theirs."""
     levels = folder.name == "levels"
     keys = {row: (searched_key(method),) for row, method in ROWS.items()}
-    searches = ("lr-search", "levels-search" if levels else "mu-search")
+    # FedAvg's learning rate is that of all, whatever else is searched for levels.
+    rates, own = (folder.parent, "levels-search") if levels else (folder, "mu-search")
     tried = defaultdict[str, list[SingleRun]](list)
-    for search in searches:
-        for run in _recipe_rows(folder / f"{search}-runs.csv"):
+    for searched in (rates / "lr-search-runs.csv", folder / f"{own}-runs.csv"):
+        for run in _recipe_rows(searched):
             row, _, level = run["row"].partition(", ")
             if run["block"] == "cifar10" and run["column"] and level in ("", *LEVELS):
                 named = ("method.mu", "method.temperature") if level else keys[row]
@@ -279,7 +282,10 @@ def stored(board: str) -> list[SingleRun]:
 
 def _read(line: dict[str, str]) -> SingleRun:
     kinds = get_type_hints(SingleRun)
-    return SingleRun(**{name: kinds[name](value or "nan") for name, value in line.items()})
+    empty = {float: math.nan, str: ""}
+    return SingleRun(
+        **{name: kinds[name](value or empty[kinds[name]]) for name, value in line.items()}
+    )
 
 
 def write(board: str, runs: Iterable[SingleRun]) -> None:
@@ -343,10 +349,9 @@ class Row:
 
     @property
     def tuned(self) -> str:
-        """Trials by seeds, what was chosen, and where that is at the edge; what is not the winner
-        is named."""
+        """What was chosen, with a star where it is at the edge; what is not the winner says so."""
         if self.baseline:
-            return "not tuned"
+            return "as fedavg" if FINE_TUNED in self.method else "not tuned"
         if not self.trials:
             return "nothing to tune"
         tried = scores_by_seed(self.trials)

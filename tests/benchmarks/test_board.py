@@ -1,7 +1,7 @@
 """The board is what its single runs make of it, and its budgets are equal."""
 
-import json
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -11,6 +11,7 @@ import dcfl
 from benchmarks import board
 from benchmarks.reproduction_page import made_anew
 from dcfl.comparisons.tuning import SEEDS
+from dcfl.config import apply, load_experiment, parse_settings
 from dcfl.system.processes import python
 
 ROOT = Path(__file__).parents[2]
@@ -96,10 +97,40 @@ def test_a_stored_run_is_named_by_a_command_with_its_settings() -> None:
     run = next(one for one in board.stored("pretrained") if one.method == "fedrcl")
     command = board.run_command(board.BOARDS["pretrained"], run)
     assert command[:2] == ["run", "configs/board/pretrained.toml"]
-    verb = [*command[1:], "--dry-run", "--json"]
-    assert json.dumps(verb)
-    experiment = dcfl.load_experiment(
-        ROOT / command[1], **dict(word.split("=") for word in command[2:])
-    )
+    experiment = apply(load_experiment(ROOT / command[1]), parse_settings(command[2:]))
     assert (experiment.method.name, experiment.method.mu) == ("fedrcl", 0.01)  # type: ignore[attr-defined]
     assert experiment.federation.seed == run.seed
+
+
+def test_rows_of_a_recipe_take_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `dcfl reproduce levels` has stored is on the board of CIFAR-10 in miniature."""
+    monkeypatch.setattr(board, "RESULTS", tmp_path)
+    assert board.board("mini").startswith("Not run: fedavg, ")
+    levels = tmp_path / "reproduction" / "levels"
+    levels.mkdir(parents=True)
+
+    def table(rows: Sequence[tuple[str, str, str, int, float]]) -> str:
+        head = "block,column,row,seed,ema,max,rounds,mb_up,mb_down,client_seconds,weights_sha256\n"
+        lines = (
+            f'"{block}","{column}","{row}",{seed},{ema},50,500,1,1,9,{seed}{ema}\n'
+            for block, column, row, seed, ema in rows
+        )
+        return head + "".join(lines)
+
+    where, last = "cifar10, 0.3", "last level"
+    runs = [(where, "", "FedAvg", seed, 40 + seed) for seed in range(3)]
+    runs += [(where, last, "FedRCL", seed, 42 + 2 * seed) for seed in range(3)]
+    runs += [("cifar10, iid", last, "FedRCL", 0, 60.0)]
+    (levels / "levels-runs.csv").write_text(table(runs))
+    trials = [("cifar10", label, f"FedRCL, {last}", 100, ema) for label, ema in TRIED.items()]
+    (levels / "levels-search-runs.csv").write_text(table(trials))
+    row = board.rows_of(board.stored("mini"))["fedrcl, last level"]
+    assert row.settings == "method.mu=0.1 method.temperature=0.05"
+    assert row.tuned == "mu 0.1*, temperature 0.05*"
+    shown = board.board("mini")
+    assert "| fedrcl, last level | 44.00 ± 2.00 | +3.00 (+0.52 to +5.48) |" in shown
+    assert "dcfl-pw, every level" in shown.partition("Not run: ")[2]
+    assert "60.00" in board.board("mini-iid")
+
+
+TRIED = {"0.1, 0.05": 45.0, "1, 0.05": 41.0, "10, 0.05": 30.0}

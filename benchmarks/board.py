@@ -12,6 +12,7 @@ KEY=VALUE). `row` prints the board with your method on it, and stores nothing.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 import subprocess
@@ -32,6 +33,7 @@ from dcfl.comparisons.pairs import Pair, Pairs, Spread
 from dcfl.comparisons.searches import edges
 from dcfl.comparisons.standing import Ranking
 from dcfl.comparisons.trials import TRIALS
+from dcfl.errors import DCFLError
 from dcfl.methods import METHODS
 from dcfl.methods.loading import register_methods
 from dcfl.paper.recipe import ROWS
@@ -496,11 +498,11 @@ def page() -> None:
 
 def repeated(board: str, method: str, seed: int, more: Sequence[str]) -> bool:
     """Train one run of a board again; whether it has the same bits."""
-    (run,) = (
-        one
-        for one in stored(board)
-        if (one.method, one.seed, one.stage) == (method, seed, "compared")
-    )
+    wanted = (method, seed, "compared")
+    known = {(one.method, one.seed, one.stage): one for one in stored(board)}
+    if wanted not in known:
+        sys.exit(f"board: no run of {method} with seed {seed} on {board}")
+    run = known[wanted]
     with tempfile.TemporaryDirectory() as scratch:
         command = [*run_command(BOARDS[board], run), "--out", str(Path(scratch) / "run"), *more]
         print("dcfl", *command)
@@ -519,35 +521,51 @@ def run_command(board: Board, run: SingleRun) -> list[str]:
             f"federation.seed={run.seed}"]  # fmt: skip
 
 
-def row(name: str, file: Path, more: Sequence[str]) -> None:
+def row(name: str, file: Path, out: Path, more: Sequence[str]) -> None:
     """Train a reader's methods with the board's budget, and print the board with them."""
-    board, out = BOARDS[name], Path(more[more.index("--out") + 1])
-    methods = register_methods(file)
-    command = board.compare(",".join(methods), ["--method-file", str(file), *more])
+    board, methods = BOARDS[name], register_methods(file)
+    words = ["--method-file", str(file), "--out", str(out), *more]
+    command = board.compare(",".join(methods), words)
     subprocess.run(python("-m", "dcfl", *command), check=True, stdout=subprocess.DEVNULL)
     own = [run for run in single_runs(out, board.by) if run.stage != "baseline"]
     print(board_table(board, [*stored(name), *own], methods))
 
 
-def main(verb: str, name: str = "", *more: str) -> None:
-    if verb == "page":
-        page()
-    elif verb == "run":
-        methods = more[more.index("--methods") + 1]
-        rest = [word for word in more if word not in ("--methods", methods)]
-        sys.exit(
-            subprocess.run(python("-m", "dcfl", *BOARDS[name].compare(methods, rest))).returncode
-        )
-    elif verb == "store":
-        write(name, single_runs(Path(more[0]), BOARDS[name].by))
-        page()
-    elif verb == "repeat":
-        sys.exit(not repeated(name, more[0], int(more[1]), more[2:]))
-    elif verb == "row":
-        row(name, Path(more[0]), more[1:])
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs.add_parser("page")
+    for verb in ("run", "store", "repeat", "row"):
+        one = verbs.add_parser(verb)
+        one.add_argument("board", choices=[name for name, board in BOARDS.items() if board.config])
+        if verb == "run":
+            one.add_argument("--methods", default="all")
+        elif verb == "repeat":
+            one.add_argument("method")
+            one.add_argument("seed", type=int)
+        elif verb == "store":
+            one.add_argument("folder", type=Path)
+        else:
+            one.add_argument("file", type=Path)
+            one.add_argument("--out", type=Path, required=True)
+    given, more = parser.parse_known_args()
+    if given.verb == "run":
+        command = BOARDS[given.board].compare(given.methods, more)
+        sys.exit(subprocess.run(python("-m", "dcfl", *command)).returncode)
+    elif given.verb == "repeat":
+        sys.exit(not repeated(given.board, given.method, given.seed, more))
+    elif given.verb == "row":
+        try:
+            row(given.board, given.file, given.out, more)
+        except (DCFLError, subprocess.CalledProcessError) as error:
+            sys.exit(f"board: {error}")
     else:
-        sys.exit(__doc__)
+        if given.verb == "store":
+            write(given.board, single_runs(given.folder, BOARDS[given.board].by))
+        page()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -87,6 +87,7 @@ GENERIC = (
     "fedavg", "fedprox", "scaffold", "feddyn", "fedntd", "fedsam", "fedlc", "fedexp", "moon",
     "fedrcl", "dcfl-sw", "dcfl-pw",
 )  # fmt: skip
+LEVELLED = (*GENERIC[:-3], *(f"{name}, {at}" for name in GENERIC[-3:] for at in LEVELS))
 OWN_MODELS = [name for name, method in METHODS.items() if "personal" in method.__module__]
 PERSONAL = (REFERENCE, *OWN_MODELS)
 BOARDS = {
@@ -110,14 +111,14 @@ BOARDS = {
         "",
         0,
         "global",
-        wanted=[*GENERIC[:-3], *(f"{name}, {at}" for name in GENERIC[-3:] for at in LEVELS)],
+        wanted=LEVELLED,
     ),
     "mini-iid": Board(
         "CIFAR-10 in miniature, IID",
         "",
         0,
         "global",
-        wanted=[*GENERIC[:-3], *(f"{name}, {at}" for name in GENERIC[-3:] for at in LEVELS)],
+        wanted=LEVELLED,
     ),
     "skew": Board(
         "Label skew: digits, Dirichlet 0.1, on each client's own mix of classes",

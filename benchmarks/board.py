@@ -51,6 +51,7 @@ PAGE = ROOT / "docs" / "board.md"
 TRIAL_COUNT = 6
 REFERENCE = "fedavg"
 LEVELS = ("last level", "every level")
+STARTS = {"0.8": "digits", "0.1": "digits-from-0.1"}  # learning rates, and where the runs are
 OF_BASELINES = (  # settings in which one differs from the methods
     "federation.baseline", "federation.rounds", "federation.participation",
     "federation.evaluate_every", "training.lr_decay",
@@ -480,6 +481,25 @@ def _rank_words(ranks: Ranking | None) -> str:
     )
 
 
+def starts() -> str:
+    """What the searches of the digits find that begin with other learning rates."""
+    found = {rate: rows_of(stored(name)) for rate, name in STARTS.items()}
+    lines = [
+        [
+            method,
+            *(
+                cell
+                for rows in found.values()
+                for cell in (interval_cell(gains(rows).get(method)), rows[method].tuned)
+            ),
+        ]
+        for method in found["0.8"]
+        if all(method in rows for rows in found.values())
+    ]
+    columns = [word for rate in STARTS for word in (f"from {rate}: − FedAvg", "tuned to")]
+    return Table(["method", *columns], lines).markdown()
+
+
 def findings() -> str:
     """For each board, who is above FedAvg and who below."""
     lines = []
@@ -493,8 +513,11 @@ def findings() -> str:
     return "\n".join(lines)
 
 
+MAKERS = (board, findings, starts)
+
+
 def page() -> None:
-    PAGE.write_text(made_anew(PAGE, (board, findings)), encoding="utf-8")
+    PAGE.write_text(made_anew(PAGE, MAKERS), encoding="utf-8")
 
 
 def repeated(board: str, method: str, seed: int, more: Sequence[str]) -> bool:

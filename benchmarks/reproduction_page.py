@@ -79,7 +79,7 @@ def rows_of(recipe: str, without: Collection[int] = ()) -> list[Row]:
     return made
 
 
-def _interval(pair: Pair | None) -> str:
+def interval_cell(pair: Pair | None) -> str:
     if pair is None:
         return "–"
     ends = pair.paired.interval
@@ -101,7 +101,7 @@ def beside_the_paper(recipe: str, block: str, column: str) -> str:
             f"{one.paper['max']:.2f}" if one.paper else "–",
             f"{one.spread()}",
             f"{one.paper['ema']:.2f}" if one.paper else "–",
-            _interval(one.gain),
+            interval_cell(one.gain),
             f"{one.gain.paired.wins} of {one.gain.paired.seeds}" if one.gain else "–",
             _p(one.gain),
             f"{one.spread('fluctuation').mean:.2f}",
@@ -117,7 +117,7 @@ def grid(recipe: str, value: str, metric: str = "ema", block: str = "cifar10") -
     """Rows by columns: `value` is "ours" or "gain"."""
 
     def shown(one: Row) -> str:
-        return f"{one.spread(metric)}" if value == "ours" else _interval(one.gain)
+        return f"{one.spread(metric)}" if value == "ours" else interval_cell(one.gain)
 
     here = [one for one in rows_of(recipe) if one.block == block]
     cells = {(one.row, one.column): shown(one) for one in here if value == "ours" or one.gain}
@@ -189,7 +189,7 @@ def claims() -> str:
             [
                 claim,
                 f"{one.gain.paired.seeds}{', fresh' if without else ''}",
-                _interval(one.gain),
+                interval_cell(one.gain),
                 "–" if p_value is None else f"{p_value:.3f}",
             ]
         )
@@ -229,7 +229,7 @@ def gains(here: list[Row]) -> str:
         _in_order(one.column for one in here), key=lambda one: one != "iid" and -float(one)
     )
     cells = {
-        (one.row, one.column): _interval(one.gain)
+        (one.row, one.column): interval_cell(one.gain)
         if one.gain
         else f"{one.spread()} ({one.spread().count} seeds)"
         for one in here
@@ -246,24 +246,31 @@ def verdicts(*recipes: str) -> str:
     for one in (row for recipe in recipes for row in rows_of(recipe)):
         if one.gain and one.gain.paired.interval:
             places.setdefault((one.block, one.column), []).append(one.gain)
-    lines = []
-    for (block, column), pairs in places.items():
-        pairs.sort(key=lambda pair: -pair.paired.spread.mean)
-        above = [pair for pair in pairs if _ends(pair)[0] > 0]
-        below = [pair for pair in pairs if _ends(pair)[1] < 0]
-        level = [pair for pair in pairs if pair not in above and pair not in below]
-        level.sort(key=lambda pair: pair.paired.bound or 0.0)
-        within = ", ".join(f"{pair.method} {pair.paired.bound:.2f}" for pair in level)
-        parts = [
-            f"{word} {', '.join(map(_named, found))}"
-            for word, found in (("above FedAvg", above), ("below it", below))
-            if found
-        ]
-        parts += [f"not told apart, and no farther from it than {within}"] if level else []
-        seeds = sorted({pair.paired.seeds for pair in pairs})
-        count = f"{'–'.join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))} seeds"
-        lines.append(f"- **{NAMES[block]}, {split_name(column)}** ({count}): {'; '.join(parts)}.")
+    lines = [
+        f"- **{NAMES[block]}, {split_name(column)}** ({standing_words(pairs)}."
+        for (block, column), pairs in places.items()
+    ]
     return "\n".join(lines)
+
+
+def standing_words(pairs: list[Pair]) -> str:
+    """How many seeds, and who is above FedAvg, below it, and level with it."""
+    known = [pair for pair in pairs if pair.paired.interval]
+    known.sort(key=lambda pair: -pair.paired.spread.mean)
+    above = [pair for pair in known if _ends(pair)[0] > 0]
+    below = [pair for pair in known if _ends(pair)[1] < 0]
+    level = [pair for pair in known if pair not in above and pair not in below]
+    level.sort(key=lambda pair: pair.paired.bound or 0.0)
+    within = ", ".join(f"{pair.method} {pair.paired.bound:.2f}" for pair in level)
+    parts = [
+        f"{word} {', '.join(map(_named, found))}"
+        for word, found in (("above FedAvg", above), ("below it", below))
+        if found
+    ]
+    parts += [f"not told apart, and no farther from it than {within}"] if level else []
+    seeds = sorted({pair.paired.seeds for pair in known})
+    count = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
+    return f"{count} seeds): {'; '.join(parts)}"
 
 
 def _ends(pair: Pair) -> tuple[float, float]:
@@ -273,7 +280,7 @@ def _ends(pair: Pair) -> tuple[float, float]:
 
 def _named(pair: Pair) -> str:
     sure = "" if pair.told_apart else ", not after correction"
-    return f"{pair.method} by {_interval(pair)[:-1]}{sure})"
+    return f"{pair.method} by {interval_cell(pair)[:-1]}{sure})"
 
 
 DIGITS = {"accuracy": 1, "effective_rank": 1, "client_turn": 3, "turn": 3}
@@ -327,9 +334,11 @@ def _in_order(values: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def made_anew(page: Path) -> str:
+MAKERS = (beside_the_paper, grid, search, pretrained, verdicts, order, claims, course, cosines)
+
+
+def made_anew(page: Path, makers: Iterable[Callable[..., str]] = MAKERS) -> str:
     """The page as it is, with every `<!-- table: CALL -->` followed by what the call makes."""
-    makers = (beside_the_paper, grid, search, pretrained, verdicts, order, claims, course, cosines)
     known: dict[str, Callable[..., str]] = {maker.__name__: maker for maker in makers}
 
     def made(match: re.Match[str]) -> str:

@@ -254,7 +254,7 @@ def compare(
     from dcfl.comparisons.comparison import plan_comparison
     from dcfl.comparisons.space import read_choices, split_commas
     from dcfl.comparisons.standing import Standing
-    from dcfl.comparisons.tuning import tuning_table
+    from dcfl.comparisons.tuning import remarks_on, tuning_table
     from dcfl.config import parse_settings
     from dcfl.report.comparison_section import points_json
     from dcfl.runs.progress import Progress
@@ -296,7 +296,7 @@ def compare(
     if not output.printed:  # before files, which a full disk may refuse
         if compared.tuned:
             stdout.print(plain_table(tuning_table(compared.tuned)))
-            for remark in (remark for one in compared.tuned for remark in one.remarks):
+            for remark in remarks_on(compared.tuned):
                 print(printable(remark))
             print()
         print_standing(standing)

@@ -28,6 +28,7 @@ from dcfl.report.document import Section, Table
 from dcfl.report.text import counted, listed, number, plural
 
 FIRST_SEED, SEEDS = 100, 2  # of trials: few people name such seeds for a comparison
+LR = "training.lr"
 FEWEST, MOST = 3, 12  # trials: those that all begin with; more are closer than seeds can tell apart
 ABOUT = (
     "Every method had the same number of trials on training images that were kept back, with seeds "
@@ -53,7 +54,7 @@ class TunedMethod:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader must know before trusting the choice."""
+        """What a reader must know before trusting the choice, about this method alone."""
         if self.best is None or not self.keys:
             return []
         remarks, most = [], len(self.tried)
@@ -176,12 +177,12 @@ def axes_of(experiment: Experiment, own: Collection[str], lr: bool) -> Iterator[
     values, the others with the one that they have."""
     method = experiment.method
     values = {f"method.{name}": getattr(method, name) for name in knobs(method)}
-    rate = {"training.lr": experiment.training.lr} if lr else {}
+    rate = {LR: experiment.training.lr} if lr else {}
     varied = {key: value for key, value in (values | rate).items() if key not in own}
     for place, (key, value) in enumerate(varied.items()):
         start = value if value > 0 else type(value)(1)  # of which a factor makes something
         first = (0,) if place else (-1, 0, 1)
-        by_two = key == "training.lr" or isinstance(value, int)
+        by_two = key == LR or isinstance(value, int)
         yield Axis(key, start, 2.0 if by_two else 10.0, first)
 
 
@@ -208,6 +209,27 @@ def tuned_methods(
         lost |= train(cells, parallel, show, guard, again)
 
 
+def remarks_on(tuned: Sequence[TunedMethod]) -> list[str]:
+    """What a reader must know before trusting what was chosen."""
+    return [*(remark for one in tuned for remark in one.remarks), *_far_rates(tuned)]
+
+
+def _far_rates(tuned: Sequence[TunedMethod]) -> Iterator[str]:
+    """A method with terms of its own spends its trials on those first. Where the learning rate that
+    all begin with is far off, only the first method may have found a better one."""
+    first = tuned[0]
+    rate = first.chosen.get(LR)
+    rates = {
+        one.label: [t.point[LR] for t in one.tried.values()] for one in tuned if LR in one.keys
+    }
+    far = [label for label, tried in rates.items() if not min(tried) <= (rate or 0) <= max(tried)]
+    if rate is not None and far:
+        yield (
+            f"{first.label} won with {LR} = {plain(rate)}, and no trial of {listed(far)} went as "
+            f"far: they may have lost by it. Begin with {LR}={plain(rate)}."
+        )
+
+
 def tuning_section(tuned: Sequence[TunedMethod]) -> Section:
     rows = [
         (one.label, ", ".join(f"{key} = {plain(trial.point[key])}" for key in one.keys), *scores)
@@ -217,10 +239,9 @@ def tuning_section(tuned: Sequence[TunedMethod]) -> Section:
     ]
     columns = ("method", "settings", f"kept back, {_measure(tuned)} %", "state")
     trials = Table(columns, rows, "All trials")
-    remarks = [remark for one in tuned for remark in one.remarks]
     return Section(
         "How settings were chosen",
-        [ABOUT.format(_measure(tuned)), *remarks],
+        [ABOUT.format(_measure(tuned)), *remarks_on(tuned)],
         [tuning_table(tuned), trials],
     )
 

@@ -126,6 +126,13 @@ class Cost:
     down: str = "0"
     kept: str = "0"  # bytes that a client keeps between its rounds
 
+    @property
+    def models(self) -> tuple[int, int]:
+        """How many a client holds while it trains, with the one that it received, and how many it
+        keeps between its rounds."""
+        kept = re.findall(r"(?:(\d+) \* )?(?:weights|parameters)", self.kept)
+        return 2 + self.copies, sum(int(times or 1) for times in kept)
+
 
 @dataclass(frozen=True)
 class Method(Settings):

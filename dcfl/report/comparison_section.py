@@ -15,6 +15,7 @@ from dcfl.comparisons.pairs import Interval, Pair, Paired, Pairs
 from dcfl.comparisons.space import plain
 from dcfl.comparisons.standing import Ranking, Standing
 from dcfl.comparisons.verdict import MANY_METHODS, about_correction, pair_sentences
+from dcfl.methods import METHODS, Method
 from dcfl.report import charts, text
 from dcfl.report.document import Picture, Section, Table, latex_tables
 from dcfl.report.methods_table import methods_table
@@ -37,7 +38,8 @@ ABOUT_PAIRS = (
 ABOUT_COSTS = (
     "Up to {} reaches the accuracy: one that was chosen, or the one that the first method ends "
     "with in the same seed. Means over the seeds that reach it. Client-seconds are what clients "
-    "have trained, all together."
+    "have trained, all together. Models: how many a client has in memory while it trains, the one "
+    "that it received among them, and + how many it keeps between its rounds."
 )
 UP_TO = {
     "ema_accuracy": "the first scored round whose moving average (EMA)",
@@ -146,7 +148,8 @@ def costs_table(standing: Standing, task: str) -> Table:
         if run.rounds
     )
     rows = []
-    for method, cost in means.items():
+    for group in groups:
+        method, cost = group.method, means[group.method]
         cells = ["–"] * (3 + timed)
         if cost is not None:
             cells = [
@@ -156,11 +159,27 @@ def costs_table(standing: Standing, task: str) -> Table:
                 *([number(cost.virtual_seconds or math.nan, 1)] if timed else []),
             ]
         of = f"{reached[method].count} of {len(reached[method].costs)}"
-        rows.append([method, *cells, of])
+        rows.append([method, *cells, _models_held(group), of])
     virtual = ["virtual seconds"] if timed else []
-    columns = ("Method", "rounds", unit.name, "client-seconds", *virtual, "seeds that reach it")
+    costs = ("rounds", unit.name, "client-seconds", *virtual, "models")
+    columns = ("Method", *costs, "seeds that reach it")
     note = ABOUT_COSTS.format(UP_TO[standing.quantity]) + (ABOUT_VIRTUAL if timed else "")
     return Table(columns, rows, _target(standing, task), note)
+
+
+def _models_held(group: Group) -> str:
+    """Of a method that is not known here, a dash."""
+    run = group.runs[0]
+    method = METHODS.get(str(setting(run, "method.name")))
+    personal = bool(setting(run, "federation.personal"))
+    return "–" if method is None else models_of(method, personal)
+
+
+def models_of(method: type[Method], personal: bool = False) -> str:
+    """The memory that a client needs, in models. `personal`: a part of it is the client's own."""
+    training, kept = method.cost.models
+    part = "part" if method.personal or personal else ""
+    return " + ".join(map(str, filter(None, (training, kept or part))))
 
 
 def _target(standing: Standing, task: str) -> str:

@@ -68,6 +68,7 @@ def test_compare_shows_all_methods_side_by_side(cli, tmp_path: Path) -> None:  #
     for word in ("MAX", "EMA", "vs fedavg", "MB", "w/t/l", "cmp/report.html", "±"):
         assert word in out
     assert "client-seconds" in out
+    assert "models" in out
     assert "p is corrected for two comparisons with fedavg (Holm)" in out
     assert "csv     cmp/table.csv" in out
     assert (tmp_path / "cmp" / "table.csv").read_text().startswith("method,task,seeds,")

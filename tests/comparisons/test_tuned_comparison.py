@@ -12,7 +12,7 @@ import pytest
 import dcfl
 from dcfl.comparisons.comparison import Comparison, ComparisonPlan, plan_comparison
 from dcfl.comparisons.searches import best_of
-from dcfl.comparisons.tuning import axes_of, knobs
+from dcfl.comparisons.tuning import axes_of, knobs, remarks_on
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, RunFolderError, TooFewClients
 from dcfl.experiment import Experiment
@@ -142,6 +142,20 @@ def test_a_winner_at_the_edge_is_told_how_to_go_on(tmp_path: Path) -> None:
     (remark,) = plan.searches[0].so_far().remarks
     assert "at the edge of what was tried: mu. A value beyond it may be better" in remark
     assert "--tune 7 goes on from here" in remark
+
+
+def test_who_never_came_near_the_first_methods_learning_rate_is_named(tmp_path: Path) -> None:
+    """FedAvg has nothing else to search; the others begin with their own terms."""
+
+    def remarks(out: Path, better: Callable[[Experiment], float]) -> list[str]:
+        plan = planned(out, "fedavg", "fedprox", "fedcm(training.lr=0.05)")
+        pretended(plan, better)
+        return remarks_on([search.so_far() for search in plan.searches])
+
+    *_, remark = remarks(tmp_path / "fast", lambda one: 50 + 100 * one.training.lr)
+    assert "no trial of fedprox went as far: they may have lost by it. Begin with" in remark
+    level = remarks(tmp_path / "level", lambda one: 50.0)
+    assert not any("went as far" in one for one in level)
 
 
 def test_personal_methods_are_tuned_by_their_own_models(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dcfl.methods import METHODS, fedsol
 from dcfl.methods.personal import per_fedavg
 from dcfl.methods.zoo import fedsam
 from dcfl.models import CNN
+from dcfl.report.comparison_section import models_of
 from dcfl.testing.toys import CLASSES, MIXED, TRAINING, toy_client, toy_model, two_rounds, visit
 
 
@@ -68,3 +69,12 @@ def test_steps_cost_what_is_said(name: str, calls: Counter[str]) -> None:
     assert num_bytes(update.upload) == eval(cost.up, sizes)
     assert num_bytes(rounds.shared) == eval(cost.down, sizes)
     assert num_bytes(memory) == eval(cost.kept, sizes)
+    assert round(num_bytes(memory) / sizes["parameters"]) == cost.models[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [("fedavg", "2"), ("moon", "4 + 1"), ("feddc", "2 + 2"), ("fedper", "2 + part")],
+)
+def test_the_memory_of_a_client_is_told_in_models(name: str, held: str) -> None:
+    assert models_of(METHODS[name]) == held

@@ -61,8 +61,8 @@ def test_all_pairs_and_costs(compared: Standing) -> None:
     assert "corrected for two comparisons with fedavg" in pairs.note
     (table,) = costs.tables
     assert table.title == "To reach fedavg's EMA, 25.00 % on average"
-    assert table.rows[0] == ["fedavg", "2", "6.0", "0.0", "2 of 2"]
-    assert table.rows[1] == ["dcfl-pw", "1.5", "4.5", "0.0", "2 of 2"]  # at once in seed 1
+    assert table.rows[0] == ["fedavg", "2", "6.0", "0.0", "2", "2 of 2"]
+    assert table.rows[1] == ["dcfl-pw", "1.5", "4.5", "0.0", "2", "2 of 2"]  # at once in seed 1
 
 
 def test_pairs_of_very_many_are_counted(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
-"""Noise at the server, once a round: [privacy] with where = "server".
+"""Noise in the sum of a round's replies: [privacy] with where = "server" or "sum".
 
-The server adds up what clients send, clips it once more, since a client may not have, and adds
-Gaussian noise to each sum before it uses it. All else that it makes of a round, its step, its
-optimiser's state and the method's, follows from these sums and is as private as they are.
+Where the server may not see single replies, each client adds a share of the noise to its own, in
+fixed point: `NoisySum`, at the end. Where it may, it adds up what clients send, clips it once more,
+since a client may not have, and adds Gaussian noise to each sum before it uses it. All else that it
+makes of a round, its step, its optimiser's state and the method's, follows from these sums and is
+as private as they are.
 
-Nothing is divided by how many have replied: that number tells of the data. The denominator is the
-size of a cohort on average, and every reply counts the same.
+Nothing is then divided by how many have replied: that number tells of the data. The denominator is
+the size of a cohort on average, and every reply counts the same.
 
 The clip may follow a quantile (Andrew, Thakkar, McMahan and Ramaswamy, "Differentially Private
 Learning with Adaptive Clipping", NeurIPS 2021): with b_i = 1 if the change of client i was within
@@ -21,14 +23,16 @@ x_t + n_t, is z_t + (C x)_t, less what follows from what it has used before, to 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
-from math import exp, sqrt
+from math import ceil, exp, sqrt
 
 import torch
 from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.amplification import GRAIN, bands_of
+from dcfl.errors import ConfigError
 from dcfl.messages import LOG, Broadcast, ClientUpdate, Tensors
 from dcfl.methods.method import MeanUpload, Method, mean_of
 from dcfl.privacy import (
@@ -36,18 +40,21 @@ from dcfl.privacy import (
     COUNT_NOISE,
     LARGEST_SETTING,
     LEAST_LENGTH,
+    TIMES,
     WITHIN,
     Draws,
     PrivacySettings,
     bounded,
+    deviation,
     grid_step,
+    largest,
     noised,
 )
+from dcfl.server.fixed_point import BITS, OTHERS, PARAMETERS, UPLOAD, FixedPoint, Piece
 from dcfl.server.robust import Folded
 from dcfl.tensors import clip_share
 
 RATE = 0.2  # of the clip, as published
-UPLOAD = "upload/"  # begins the names of what a method sends, among those of parameters
 
 
 @dataclass(frozen=True)
@@ -128,12 +135,7 @@ class RoundSums:
 
     def add(self, update: ClientUpdate) -> None:
         """Take a valid reply."""
-        own = named.split(self.sent.weights, self._sums)[0].items()
-        exact = {name: update.weights[name].double() - sent.double() for name, sent in own}
-        share = clip_share(exact.values(), self.clip)
-        exact = {name: change.mul_(share) for name, change in exact.items()}
-        upload = bounded(update.upload, self.about.method)
-        exact |= {UPLOAD + name: tensor for name, tensor in upload.items()}
+        exact = clipped(update, self.sent.weights, self._sums, self.clip, self.about.method)
         for name, tensor in exact.items():
             self._sums[name].add_(_in_steps(tensor, self._steps[name]))
         self._within += 0.5 if update.metrics.get(WITHIN, 0.0) > 0.5 else -0.5
@@ -171,5 +173,99 @@ class RoundSums:
         return {CLIP: value, f"{LOG}clip": value}
 
 
+def clipped(
+    update: ClientUpdate, sent: Tensors, names: Collection[str], clip: float, method: Method
+) -> dict[str, Tensor]:
+    """What a reply adds to the sums, in float64: its change of the weights with these names, as
+    long as the clip at most, and its upload."""
+    own = named.split(sent, names)[0].items()
+    exact = {name: update.weights[name].double() - start.double() for name, start in own}
+    share = clip_share(exact.values(), clip)
+    upload = bounded(update.upload, method).items()
+    return {
+        **{name: change.mul_(share) for name, change in exact.items()},
+        **{UPLOAD + name: tensor for name, tensor in upload},
+    }
+
+
 def _in_steps(exact: Tensor, step: float) -> Tensor:
     return exact.div_(step).round_() if step else exact
+
+
+@dataclass(frozen=True)
+class NoisySum(FixedPoint):
+    """Replies in fixed point, each with a share of the noise that their sum shall have.
+
+    A sum is of `survivors` replies or more. Some of these clients may tell what they added, as each
+    can tell itself: the shares of the others alone make up the noise, and what else arrives is more
+    than is accounted for. The steps are those of the noise, so that nothing is rounded twice, and
+    as fine as they can be without a sum that wraps, whatever is drawn.
+    """
+
+    settings: PrivacySettings
+    method: Method
+    seed: int
+
+    @property
+    def honest(self) -> int:
+        """Shares in a sum that nobody else knows."""
+        return self.survivors - max(1, ceil(self.settings.colluding * self.clients - 1e-9))
+
+    @property
+    def share(self) -> float:
+        """The noise in a single reply, as a multiple of the clip."""
+        return self.settings.noise / sqrt(self.honest)
+
+    def check(self, weights: Tensors) -> None:
+        """Refuse what leaves no noise, or does not fit into the numbers."""
+        if self.honest < 1:
+            raise ConfigError(
+                f"privacy.colluding = {self.settings.colluding:g} of {self.clients} clients a "
+                f"round: {self.survivors} replies make a sum (server.secure_threshold), and nobody "
+                f"may be left whose noise is secret"
+            )
+        self.pieces(weights)
+
+    def exact(self, update: ClientUpdate, received: Tensors) -> dict[str, Tensor]:
+        return clipped(update, received, self.trainable, self.settings.clip, self.method)
+
+    def whole(
+        self, exact: Tensors, client: int, broadcast: Broadcast
+    ) -> Iterator[tuple[Piece, Tensor]]:
+        seeded = f"{self.seed}/{broadcast.round}/{client}/privacy"
+        draws = Draws(None if self.settings.secret else seeded)
+        times = {PARAMETERS: self._grid(broadcast.weights)[0], OTHERS: TIMES}
+        for piece in self.pieces(broadcast.weights):
+            steps = _in_steps(exact[piece.name], piece.step)
+            yield piece, steps.add_(draws.steps(steps, times[piece.part]))
+
+    def pieces(self, received: Tensors) -> list[Piece]:
+        """All else would tell of single replies."""
+        _, step = self._grid(received)
+        sensitivity = self.method.upload_sensitivity() or {}
+        each = self.share * sqrt(len(self.upload))
+        return [
+            *(Piece(one, PARAMETERS, received[one].shape, step) for one in self._own(received)),
+            *(
+                Piece(UPLOAD + name, OTHERS, like.shape, step_of)
+                for name, like in sorted(self.upload.items())
+                for step_of in [grid_step(sensitivity[name], each, like.numel())]
+            ),
+        ]
+
+    def _own(self, received: Tensors) -> list[str]:
+        return sorted(self.trainable.intersection(received))
+
+    def _grid(self, received: Tensors) -> tuple[int, float]:
+        """How wide the noise on parameters is (see `Draws.steps`), and its step."""
+        count, clip = sum(received[one].numel() for one in self._own(received)), self.settings.clip
+        times = TIMES
+        while times and self.share * sqrt(count) <= deviation(times):
+            step = grid_step(2 * clip, self.share, count, deviation(times))
+            if self.clients * (clip / step + 1 + largest(times)) < 1 << BITS[PARAMETERS]:
+                return times, step
+            times //= 2
+        raise ConfigError(
+            f"privacy.noise = {self.settings.noise:g}: the sum of {self.clients} clients and their "
+            f"noise on {count:,} numbers does not fit into 32 bits: ask fewer clients in a round"
+        )

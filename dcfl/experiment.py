@@ -291,6 +291,11 @@ class Experiment:
     def _check_secure(self) -> None:
         """Refuse what needs more of a round than one sum of so many replies."""
         if not self.server.secure:
+            if self.privacy.shared:
+                raise ConfigError(
+                    'privacy.where = "sum": the server would see single replies, which a share '
+                    "of the noise does not hide: set server.secure = true"
+                )
             return
         clock, federation = self.clock, self.federation
         if self.output.keep_updates:
@@ -298,7 +303,7 @@ class Experiment:
         if self.privacy.central:
             raise ConfigError(
                 'privacy.where = "server" clips what single clients send, and with server.secure '
-                'the server does not see it: set privacy.where = "client"'
+                'the server does not see it: set privacy.where = "sum"'
             )
         if self.compression.up != "none":
             raise ConfigError(

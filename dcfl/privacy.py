@@ -2,10 +2,11 @@
 
 Where the operator of the server reads single replies, each client protects its own: the change of
 its parameters is clipped to an L2 norm and Gaussian noise is added, and likewise to the upload of a
-method that says how to bound it. A server that is trusted adds noise to their sum instead
-(`central_noise.py`). Nothing else that depends on the data leaves. The unit of privacy is a
-client's whole training set: replace all of it, and the replies of the whole run are
-(epsilon, delta)-indistinguishable. docs/privacy.md says what that does and does not protect.
+method that says how to bound it. Where only sums are used, the noise is in these instead
+(`central_noise.py`): a server that is trusted adds it, or each client a share. Nothing else that
+depends on the data leaves. The unit of privacy is a client's whole training set: replace all of it,
+and the replies of the whole run are (epsilon, delta)-indistinguishable. docs/privacy.md says what
+that does and does not protect.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dcfl.federation import FIXED, Sampling, sample_cohort
 from dcfl.messages import PRIVATE, Broadcast, ClientUpdate, Tensors, private_and_rest
 from dcfl.methods.method import Method
 from dcfl.models.parts import sent_modules
+from dcfl.server import ServerSettings
 from dcfl.server.validation import check_like
 from dcfl.settings import Settings, key
 from dcfl.system.transfers import on_device
@@ -70,8 +72,12 @@ class PrivacySettings(Settings):
     # follows from federation.seed, which the operator knows.
     secret: bool = False
     # Who adds the noise. "client": each, to its own reply, before anybody reads it. "server": once
-    # a round, to the sum of all replies, which the server reads.
-    where: Literal["client", "server"] = "client"
+    # a round, to the sum of all replies, which the server reads. "sum": each client a share, so
+    # that the sum has it all; with server.secure, which shows the server nothing else.
+    where: Literal["client", "server", "sum"] = "client"
+    # Share of a round's clients that may tell the server what noise they added. Every client knows
+    # its own: at least one is reckoned with. With where = "sum".
+    colluding: float = key(0.0, ge=0, lt=1)
     # Share of the clients whose changes the clip shall not shorten: it follows them from round to
     # round, beginning at privacy.clip; 0: it stays. With where = "server".
     quantile: float = key(0.0, ge=0, lt=1, zero="the clip stays")
@@ -93,8 +99,17 @@ class PrivacySettings(Settings):
             raise ConfigError(
                 "privacy.epsilon without privacy.noise: no budget is kept without noise"
             )
-        if self.where == "server" and not self.active:
-            raise ConfigError('privacy.where = "server" without privacy.clip: nothing is protected')
+        if self.where != "client" and not self.active:
+            raise ConfigError(
+                f'privacy.where = "{self.where}" without privacy.clip: nothing is protected'
+            )
+        if self.shared and not self.noise:
+            raise ConfigError(
+                'privacy.where = "sum" without privacy.noise: there is none to share; set '
+                "privacy.noise or leave out privacy.where"
+            )
+        if self.colluding and not self.shared:
+            raise ConfigError('privacy.colluding: only with privacy.where = "sum"')
         if self.quantile and not self.central:
             raise ConfigError('privacy.quantile: only with privacy.where = "server"')
         if self.correlated and (self.quantile or not (self.central and self.noise)):
@@ -112,9 +127,14 @@ class PrivacySettings(Settings):
         return self.where == "server"
 
     @property
+    def shared(self) -> bool:
+        """Whether each client adds a share of the noise."""
+        return self.where == "sum"
+
+    @property
     def at_client(self) -> float:
-        """The noise in what leaves a client."""
-        return 0.0 if self.central else self.noise
+        """The noise in what leaves a client, but for a share of the sum's."""
+        return self.noise if self.where == "client" else 0.0
 
     @property
     def grain(self) -> int:
@@ -197,7 +217,7 @@ class Protection:
         clipped = self.method.clip_upload(exact)
         self._require_like(clipped, exact)
         sensitivity, sent = self.method.upload_sensitivity() or {}, in_floats(upload)
-        if self.settings.central:
+        if self.settings.where != "client":
             return cast_like(bounded(clipped, self.method), sent)
         noise = self.settings.noise * sqrt(len(clipped))
         protected = {}
@@ -236,17 +256,27 @@ def bounded(upload: Tensors, method: Method) -> dict[str, Tensor]:
 # numbers the noise is zero. So both are whole multiples of a step, and the noise is a discrete
 # Gaussian, whose guarantee is that of the Gaussian (Canonne, Kamath and Steinke 2020).
 
-_PART, _TIMES = 1024, 512  # the noise is a sum of two parts, one of them taken so many times
-DEVIATION = _PART * sqrt(_TIMES**2 + 1)  # of the noise, in steps: 2^19
+_PART, TIMES = 1024, 512  # the noise is a sum of two parts, one of them taken so many times
+DEVIATION = _PART * sqrt(TIMES**2 + 1)  # of the noise, in steps: 2^19
 _LAST = round(13.3 * _PART)  # of a part; numbers beyond have a probability of 2^-131
 _AT_ONCE = 2**18  # numbers drawn, to save memory
 _SLACK = 1e-9  # more than float64 loses when it measures a length
 
 
-def grid_step(apart: float, noise: float, count: int) -> float:
+def deviation(times: int) -> float:
+    """Of `Draws.steps`, in steps."""
+    return _PART * sqrt(times**2 + 1)
+
+
+def largest(times: int) -> int:
+    """Of the numbers that `Draws.steps` can draw."""
+    return (_LAST + 1) * (times + 1)
+
+
+def grid_step(apart: float, noise: float, count: int, deviation: float = DEVIATION) -> float:
     """The step for `count` numbers, of which two answers are at most `apart` from each other. To
     round them can make that `step * sqrt(count)` more, for which the noise makes up."""
-    return noise * apart * (1 + _SLACK) / (2 * DEVIATION - noise * sqrt(count))
+    return noise * apart * (1 + _SLACK) / (2 * deviation - noise * sqrt(count))
 
 
 def check_steps(noise: float, count: int) -> None:
@@ -264,7 +294,7 @@ def noised(exact: Tensor, step: float, draws: Draws) -> Tensor:
 
 
 class Draws:
-    """Whole numbers from a discrete Gaussian of `DEVIATION`, by a cryptographic generator: the
+    """Whole numbers from a discrete Gaussian, by a cryptographic generator: the
     operating system's, or one with a key, whose numbers can be drawn again.
 
     torch's generators would not do. They use 32 bits of their seed, which can be tried one by one;
@@ -275,15 +305,17 @@ class Draws:
     def __init__(self, key: str | None = None) -> None:
         self._key, self._calls = key, 0
 
-    def steps(self, like: Tensor) -> Tensor:
-        """Numbers in the shape and on the device of `like`."""
+    def steps(self, like: Tensor, times: int = TIMES) -> Tensor:
+        """Numbers in the shape and on the device of `like`. `times`, at most the usual, makes them
+        smaller: see `deviation`."""
         drawn = np.empty(like.numel())
         for block in np.split(drawn, range(_AT_ONCE, drawn.size, _AT_ONCE)):
             raw = np.frombuffer(self._bytes(16 * block.size), dtype="<u8").reshape(2, block.size)
             # A sum of two discrete Gaussians is one, but for a factor within e^-78 of 1, because
-            # the second is twice as wide as the multiples of the first are apart.
+            # the second is at least twice as wide as the multiples of the first are apart. So is a
+            # sum of many draws, but for a factor of that for each.
             first, second = (_part(uniform, self._bytes) for uniform in raw)
-            block[:] = _TIMES * first + second
+            block[:] = times * first + second
         return on_device(torch.from_numpy(drawn).reshape(like.shape), like.device)
 
     def _bytes(self, count: int) -> bytes:
@@ -571,24 +603,36 @@ class NoiseNeeded(NamedTuple):
 
 
 def noise_needed(
-    epsilon: float, delta: float, schedule: Schedule, parameters: int
+    epsilon: float, delta: float, schedule: Schedule, parameters: int, only: str = ""
 ) -> list[NoiseNeeded]:
-    """For a method that sends its weights alone: at the server, with each way of sampling, and at
-    the clients, which pay for every visit. Correlated noise counts by what is left of it in the
-    sum of all rounds, for each an equal part."""
-    visits, share = schedule.most_visits(), schedule.participation
-    alone = noise_at_client(epsilon, delta, visits)
-    coins = schedule.drawn._replace(sampling=Sampling(poisson=True))
-    turns = schedule.drawn._replace(sampling=Sampling(in_turn=True), correlated=True)
+    """For a method that sends its weights alone: at the server, with each way of sampling; at the
+    clients, which pay for every visit; and in shares, if all clients reply with theirs. Correlated
+    noise counts by what is left of it in the sum of all rounds, for each an equal part. `only`:
+    for one privacy.where."""
+    share, fixed = schedule.participation, schedule.drawn
+    coins = fixed._replace(sampling=Sampling(poisson=True))
+    turns = fixed._replace(sampling=Sampling(in_turn=True), correlated=True)
+    together = round(fixed.sampling.expected(schedule.clients, share))
+    unknown = ServerSettings(secure=True).survivors(together) - 1  # each client knows its own
+
+    def at_server(drawn: Drawn) -> float:
+        return noise_for(epsilon, delta, drawn)
+
+    def of_visits(drawn: Drawn) -> float:
+        return noise_at_client(epsilon, delta, schedule.most_visits())
+
     found = []
-    for where, noise, drawn, averaged in (
-        ("the server, federation.sampling=poisson", noise_for(epsilon, delta, coins), coins, 1),
-        ("the server, in-turn, privacy.correlated", noise_for(epsilon, delta, turns), turns, 1),
-        ("the server", noise_for(epsilon, delta, schedule.drawn), schedule.drawn, 1),
-        ("each client", alone, schedule.drawn, 2),  # noise of each, of which the mean is taken
+    for setting, where, needed, drawn, averaged, surplus in (
+        ("server", "the server, federation.sampling=poisson", at_server, coins, 1, 1.0),
+        ("server", "the server, in-turn, privacy.correlated", at_server, turns, 1, 1.0),
+        ("server", "the server", at_server, fixed, 1, 1.0),
+        ("client", "each client", of_visits, fixed, 2, 1.0),  # of which the mean is taken
+        ("sum", "clients, in shares", of_visits, fixed, 1, together / unknown),
     ):
-        cohort = drawn.sampling.expected(schedule.clients, share)
-        length = noise * sqrt(parameters) * drawn.left
+        if only not in ("", setting) or (setting == "sum" and together < 2):
+            continue
+        noise, cohort = needed(drawn), drawn.sampling.expected(schedule.clients, share)
+        length = noise * sqrt(parameters * surplus) * drawn.left
         enough = max(1.0, (length / HARMLESS) ** averaged)
         on_mean = length / cohort ** (1 / averaged)
         found.append(NoiseNeeded(where, noise, cohort, on_mean, enough, enough / share))

@@ -353,6 +353,7 @@ def _views(bare: Sequence[Sequence[Tensor]]) -> Iterator[_View]:
     seen = f"the sum of {clients} clipped gradients with noise {SERVER_NOISE:g}"
     noisy = (SERVER_NOISE, clients, _sum(clipped), SERVER_NOISE * clip)
     yield _View("noise at the server", RECEIVERS, seen, *noisy)
+    yield _View("noise in shares", SERVER, seen, *noisy)
     seen = f"the sum of {clients} gradients"
     yield _View("secure aggregation", SERVER, seen, 0.0, clients, _sum(bare))
 

@@ -34,11 +34,12 @@ def page_about(leaks: Leaks) -> Page:
         _membership(leaks),
     ]
     clip, noise, where = (setting(leaks.run, f"privacy.{x}") for x in ("clip", "noise", "where"))
+    place = "in shares" if where == "sum" else f"at the {where}"
     facts = [
         ("Method", str(setting(leaks.run, "method.name"))),
         ("Data set", without_folders(str(setting(leaks.run, "data.dataset")))),
         ("Model", str(setting(leaks.run, "model.name"))),
-        ("Privacy", f"clip {clip:g}, noise {noise:g} at the {where}" if clip else "off"),
+        ("Privacy", f"clip {clip:g}, noise {noise:g} {place}" if clip else "off"),
     ]
     title = f"What {leaks.run.folder.resolve().name} gives away"
     return Page(title, facts, headline(leaks), sections)
@@ -70,7 +71,7 @@ def _pictures(leaks: Leaks) -> Section:
         "gradient's length: [privacy] with that noise, and a clip that just fits. Noise at the "
         "server is a multiple of the clip, once for the sum: the server itself sees what it would "
         "see without. Under secure aggregation it sees the sum alone, and a sum of few clients "
-        "may still give pictures back."
+        "may still give pictures back, if clients do not add shares of noise."
     )
     image = Markup('{}<br><img alt="{}" src="{}">')
     shown = [image.format(name, name, picture_url(pictures)) for name, pictures in rows.items()]

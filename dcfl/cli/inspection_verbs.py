@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -63,6 +63,10 @@ def privacy(
     ] = 0.05,
     clients: Annotated[int, typer.Option(min=1, help="In the federation.")] = 1000,
     parameters: Annotated[int, typer.Option(min=1, help="Numbers in the model.")] = 100_000,
+    where: Annotated[
+        Literal["client", "server", "sum"] | None,
+        typer.Option(show_default=False, help="For this privacy.where alone."),
+    ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Which noise a privacy budget needs, where it is added, and with how many clients it is small.
@@ -74,7 +78,9 @@ def privacy(
     from dcfl.privacy import Schedule, noise_needed
 
     schedule = Schedule(clients, participation, 0, rounds)
-    found = noise_needed(target_epsilon, delta, schedule, parameters)
+    found = noise_needed(target_epsilon, delta, schedule, parameters, where or "")
+    if not found:
+        raise ConfigError("privacy: a sum by server.secure is of two clients a round or more")
     if as_json:
         print_json([one.to_json() for one in found])
         return

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from dcfl.central_noise import NoisySum
 from dcfl.client import evaluating
 from dcfl.data import Dataset, Partition
 from dcfl.data.client_data import FederatedData
@@ -105,7 +106,7 @@ class ClientRunner:
             if attack:
                 update = attack.reply(update, broadcast, self.method, self.model, self.training)
             if self.fixed_point:
-                return self.fixed_point.encode(update, broadcast.weights), new_memory
+                return self.fixed_point.encode(update, broadcast), new_memory
             update, unsent = self.compression.packed_update(update, broadcast, self.here(residual))
             return update, {**new_memory, **unsent}
         except (ConfigError, Terminated):
@@ -219,8 +220,14 @@ def _fixed_point_for(runner: ClientRunner, experiment: Experiment) -> FixedPoint
             f"server.secure needs to know the names and shapes of what {method.name} sends beside "
             f"the weights: define upload_like"
         )
-    names = frozenset(name for name, _ in runner.model.named_parameters())
-    return FixedPoint(names, upload, server.secure_range, cohort, server.survivors(cohort))
+    parameters = dict(runner.model.named_parameters())
+    survivors, privacy = server.survivors(cohort), experiment.privacy
+    if runner.protection is None or not privacy.shared:
+        return FixedPoint(frozenset(parameters), upload, server.secure_range, cohort, survivors)
+    moving, seed = runner.protection.trainable, runner.seed
+    form = NoisySum(moving, upload, privacy.clip, cohort, survivors, privacy, method, seed)
+    form.check({name: live for name, live in parameters.items() if name not in runner.personal})
+    return form
 
 
 def expected_upload(runner: ClientRunner) -> Tensors | None:

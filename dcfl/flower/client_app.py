@@ -18,6 +18,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from dcfl import config
+from dcfl.central_noise import NoisySum
 from dcfl.client import frozen
 from dcfl.data.augment import measured
 from dcfl.data.datasets import Images
@@ -32,6 +33,7 @@ from dcfl.errors import (
     StorageError,
 )
 from dcfl.evaluation import Score, score, scored_parts
+from dcfl.experiment import Experiment
 from dcfl.flower import codec
 from dcfl.flower.app_code import run_app_code
 from dcfl.flower.app_pin import RUNNING_APP, require_guard
@@ -53,6 +55,7 @@ from dcfl.models import FeatureModel
 from dcfl.models.parts import personal_and_rest, unsent_tensors
 from dcfl.privacy import at_site
 from dcfl.scores import scores_of
+from dcfl.server.fixed_point import FixedPoint
 from dcfl.server.validation import check_like
 from dcfl.system.memory import keep_freed_memory
 from dcfl.system.transfers import to_host
@@ -334,12 +337,18 @@ def site_from_config(context: Context, task: Task) -> Site:
         experiment.engine.threads,
         awaits_unsent=bool(unsent_tensors(runner.model)),
         rules=node.rules,
-        release=Release(
-            1 + experiment.method.overrides("upload"),
-            privacy.at_client,
-            runner.fixed_point.survivors if runner.fixed_point else 1,
-        ),
+        release=_release(experiment, runner.fixed_point, bool(node.rules.least_sum)),
     )
+
+
+def _release(experiment: Experiment, form: FixedPoint | None, relies_on_sums: bool) -> Release:
+    """Of an update. Of the noise in a sum a site adds no more than its share: that is all it counts
+    on, unless it is content to be one of many."""
+    vectors, summed = 1 + experiment.method.overrides("upload"), form.survivors if form else 1
+    if not isinstance(form, NoisySum):
+        return Release(vectors, experiment.privacy.at_client, summed)
+    noise = experiment.privacy.noise if relies_on_sums else form.share
+    return Release(vectors, noise, summed, not relies_on_sums)
 
 
 def rules_from_config(context: Context) -> SiteRules:

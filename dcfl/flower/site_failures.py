@@ -97,6 +97,10 @@ class Refusal(StrEnum):
     )
     ENOUGH_ANSWERED = "it has answered {kind} as often as it allows: {count} {span}"
     NOISE_DEMANDED = "privacy.noise = {noise:g}: it sends nothing with less than {least:g}"
+    SHARE_DEMANDED = (
+        'privacy.where = "sum": its own share of the noise is {noise:g}, and it sends nothing with '
+        "less than {least:g} unless its node config has secure-sum"
+    )
     PRIVACY_DEMANDED = "it sends updates with [privacy] alone: set privacy.clip and privacy.noise"
     PERSONAL_UNPROTECTED = (
         "it sends what it learned with noise alone, and scores of its personal part have none"

@@ -34,8 +34,9 @@ class Release(NamedTuple):
     """What an answer tells of the training images, in the terms of privacy.py."""
 
     vectors: int = 0  # that depend on them
-    noise: float = 0.0  # on each, as a multiple of the clip; 0: none
+    noise: float = 0.0  # that the site counts on in each, as a multiple of the clip; 0: none
     summed: int = 1  # answers, of which at least so many are seen as a sum alone
+    share: bool = False  # the noise is the site's own share of that in a sum
 
 
 class Answer(NamedTuple):
@@ -124,7 +125,8 @@ class SiteRules:
         if release.summed < self.least_sum:
             raise Refusal.SUM_DEMANDED.error(least=self.least_sum)
         if release.noise < self.budget.noise:
-            raise Refusal.NOISE_DEMANDED.error(noise=release.noise, least=self.budget.noise)
+            refusal = Refusal.SHARE_DEMANDED if release.share else Refusal.NOISE_DEMANDED
+            raise refusal.error(noise=release.noise, least=self.budget.noise)
         if self.budget.epsilon:
             self._check_budget(self._history(task), release)
 

@@ -233,6 +233,8 @@ def test_the_verb_writes_a_page_with_pictures(run: RecordedRun, cli: Call, tmp_p
         views["noise at the server", "the server", 0.0] == clipped
     )  # which it sees before its noise
     assert bare > views["noise at the server", "whoever gets the models", 1.0] + 5
+    shared = views["noise in shares", "the server", 1.0]
+    assert shared == views["noise at the server", "whoever gets the models", 1.0]
     assert bare > views["secure aggregation", "the server", 0.0]
     assert [one["attack"] for one in said["membership"]] == ["loss threshold"]
     assert said["membership"][0]["members"] == 1442

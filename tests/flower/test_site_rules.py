@@ -410,6 +410,32 @@ def test_a_run_goes_on_without_a_site_whose_budget_is_spent(
     )
 
 
+def test_of_noise_in_shares_a_site_counts_its_own_unless_it_relies_on_sums(
+    tmp_path: Path,
+) -> None:
+    """Of four sites three must reply, and two shares are counted."""
+    folders = [pictures(tmp_path / name, 10, 10) for name in "abcd"]
+    demands = [
+        {"privacy-noise": 4.0},
+        {"privacy-noise": 4.0, "secure-sum": 3},
+        {"privacy-epsilon": 50.0},
+        {"privacy-epsilon": 50.0, "secure-sum": 3},
+    ]
+    rules = [{"audit": str(tmp_path / f"{at}.jsonl"), **own} for at, own in enumerate(demands)]
+    shared = {**NOISY, "privacy__where": "sum", "server__secure": True, "data__clients": 4}
+    run = Sites(folders, rules).train(remote_experiment(tmp_path / "out", **shared))
+    assert [(row.ok, row.failed) for row in run.rounds] == [(3, 1), (3, 1)]
+    (lost,) = {row.reason for row in run.clients if row.client == 0}
+    assert lost.startswith('privacy.where = "sum": its own share of the noise is 2.82843, and')
+    logs = [AuditLog(tmp_path / f"{at}.jsonl").read().entries for at in range(4)]
+    trained = [[entry for entry in log if entry.vectors] for log in logs]
+    noises = [[entry.noise for entry in log] for log in trained]
+    assert noises == [[], [4.0] * 2, [pytest.approx(4 / sqrt(2))] * 2, [4.0] * 2]
+    whole, own = PrivacySettings(1.0, 4.0), PrivacySettings(1.0, 4 / sqrt(2))
+    assert trained[2][-1].epsilon == pytest.approx(spent(own, 2))
+    assert trained[3][-1].epsilon == pytest.approx(spent(whole, 2))
+
+
 def test_an_entry_of_another_kind_costs_nothing(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "a.jsonl")
     entry = AuditEntry("2026-01-01T00:00:00", RUN, 1, 0, "train", "refused", vectors=1)

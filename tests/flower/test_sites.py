@@ -45,6 +45,39 @@ pytestmark = pytest.mark.flower
 # Every client comes twice, so that what it kept and what the server shares are used.
 FEW = ["data.clients=2", "federation.participation=1.0", "federation.rounds=2", "training.epochs=1"]
 Dcfl = Callable[..., str]
+# Three of nine clients are lost: in round 1 before they have sent keys, in round 2 before they have
+# dealt shares, in round 3 while they train, in round 4 before they reveal shares. Their replies are
+# in the sum of the last round alone.
+LOSING = """
+import dcfl
+from dcfl.flower.secure.member import Member
+
+STEPS = {"keys": 1, "shares": 2, "train": 3, "unmask": 4}
+keep, take = Member._keep, Member._take
+
+def lose(member, step):
+    if member.task.client in (0, 4, 8) and member.task.round == STEPS[step]:
+        raise RuntimeError("lost")
+
+def keeping(member, kept):
+    if kept.awaits == "shares":
+        lose(member, "keys")
+    keep(member, kept)
+
+def taking(member, step):
+    lose(member, step)
+    return take(member, step)
+
+Member._keep, Member._take = keeping, taking
+
+class Losing(dcfl.METHODS["fedavg"]):
+    name = "losing"
+
+    def objective(self, client):
+        if client.id in (0, 4, 8) and client.round < 4:
+            raise RuntimeError("lost")
+        return super().objective(client)
+"""
 METHOD = "import dcfl\n\nclass Mine(dcfl.METHODS['dcfl-pw']):\n    name = 'mine'\n"
 
 
@@ -143,6 +176,29 @@ def test_supernodes_send_a_masked_sum_in_spite_of_three_lost_clients(
     there = RecordedRun.open(tmp_path / "there")
     assert [(row["used"], row["failed"]) for row in there.rounds] == [(7, 3), (7, 3)]
     assert said["weights_sha256"] == embedded(tmp_path / "here", *words)
+    assert not any((superlink / "memories").rglob("secrets-*"))
+
+
+@pytest.mark.parametrize(("rounds", "noise"), [(4, False), (1, True)])
+def test_supernodes_bear_the_loss_of_three_clients_at_each_step(
+    rounds: int, noise: bool, superlink: Path, dcfl: Dcfl, folder: Path, tmp_path: Path
+) -> None:
+    """The bits of a simulation in which the same replies are missing. With shares of noise, which
+    sites draw in secret, the same replies are in the sum."""
+    (folder / "losing.py").write_text(LOSING)
+    words = ["data.clients=9", "federation.participation=1.0", f"federation.rounds={rounds}"]
+    words += ["training.epochs=1", "server.secure=true", "--method-file", "losing.py"]
+    if noise:
+        words += ["model.norm=group", "privacy.clip=1", "privacy.noise=4", "privacy.where=sum"]
+    told = [*words, "--home", str(superlink), "--out", str(tmp_path / "there"), "--json"]
+    said = json.loads(dcfl("flower", "run", *told))
+    here = json.loads(dcfl("run", *words, "--out", str(tmp_path / "here"), "--json"))
+    there = RecordedRun.open(tmp_path / "there")
+    taken = [(row["used"], row["failed"]) for row in there.rounds]
+    assert taken == [*[(6, 3)] * 3, (9, 0)][:rounds]
+    assert (said["weights_sha256"] == here["weights_sha256"]) != noise
+    assert said.get("epsilon") == here.get("epsilon")
+    assert said.get("secret_noise", False) == noise
     assert not any((superlink / "memories").rglob("secrets-*"))
 
 

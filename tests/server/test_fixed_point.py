@@ -14,7 +14,7 @@ import dcfl
 from dcfl.config import experiment_from
 from dcfl.errors import ConfigError, Diverged
 from dcfl.local_training import LocalTraining
-from dcfl.messages import ClientUpdate, Tensors
+from dcfl.messages import Broadcast, ClientUpdate, Tensors
 from dcfl.methods import METHODS
 from dcfl.server import Server, ServerSettings, ServerState
 from dcfl.server.fixed_point import FixedPoint, SecureMean
@@ -25,6 +25,7 @@ RECEIVED = {
     "running_mean": torch.tensor([10.0, -3.0]),
     "num_batches": torch.tensor(7),
 }
+SENT = Broadcast(1, RECEIVED, {})
 UPLOAD = {"sums": torch.empty(2, device="meta"), "counts": torch.empty(2, dtype=torch.int64)}
 
 
@@ -43,7 +44,7 @@ def reply(client: int, change: float, upload: Tensors | None = None) -> ClientUp
 def test_a_reply_is_rounded_as_the_definition_says() -> None:
     """With 5 clients, 5 < 2^3: steps of 2^-28 of the range, or 2^-60 of 2^32."""
     update = reply(3, 0.3)
-    sent = form(5, range=0.25).encode(update, RECEIVED)
+    sent = form(5, range=0.25).encode(update, SENT)
     exact = {name: update.weights[name].double() - RECEIVED[name].double() for name in RECEIVED}
     steps = [
         max(-(2**28), min(2**28, round(number / (0.25 / 2**28))))
@@ -65,7 +66,7 @@ def test_a_reply_is_rounded_as_the_definition_says() -> None:
 def test_the_mean_is_that_of_the_clipped_changes(changes: list[float], most: float) -> None:
     """Within half a step, and the order of clients does not matter to any bit."""
     whole = form(len(changes), most)
-    updates = [whole.encode(reply(k, change), RECEIVED) for k, change in enumerate(changes)]
+    updates = [whole.encode(reply(k, change), SENT) for k, change in enumerate(changes)]
     folds = [SecureMean(whole), SecureMean(whole)]
     for update in updates:
         folds[0].add(update)
@@ -93,7 +94,7 @@ def test_no_sum_of_a_round_wraps(clients: int, sign: int) -> None:
     largest = {"sums": torch.full((2,), sign * 1e30), "counts": torch.full((2,), sign * 2**62)}
     fold = SecureMean(whole)
     for client in range(clients):
-        fold.add(whole.encode(reply(client, sign * 1e6, largest), RECEIVED))
+        fold.add(whole.encode(reply(client, sign * 1e6, largest), SENT))
     folded = fold.finish(RECEIVED)
     assert folded.direction["bias"].tolist() == [sign]
     assert fold.upload["sums"].tolist() == [sign * clients * 2.0**32] * 2
@@ -104,7 +105,7 @@ def test_what_is_not_finite_does_not_enter_a_sum() -> None:
     update = reply(0, 0.1)
     broken = replace(update, weights={**update.weights, "bias": torch.tensor([float("nan")])})
     with pytest.raises(Diverged, match="bias is no longer finite"):
-        form(3).encode(broken, RECEIVED)
+        form(3).encode(broken, SENT)
 
 
 def test_a_sum_makes_the_prototypes_that_single_uploads_make() -> None:
@@ -119,7 +120,7 @@ def test_a_sum_makes_the_prototypes_that_single_uploads_make() -> None:
     whole = FixedPoint(frozenset({"weight", "bias"}), like, 1.0, 2, 2)
     updates = [reply(k, 0.25 * k, upload) for k, upload in enumerate(uploads)]
     server = Server(method, 2, whole.trainable, LocalTraining(), fixed_point=whole)
-    secret = [whole.encode(update, RECEIVED) for update in updates]
+    secret = [whole.encode(update, SENT) for update in updates]
     after, reports = server.aggregate(state, server.broadcast(state), secret)
     wanted = method.merge({}, uploads, 2)
     assert all(torch.equal(after.shared[name], wanted[name]) for name in wanted)

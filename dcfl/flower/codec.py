@@ -33,14 +33,14 @@ from dcfl.flower.audit_log import HASH_DIGITS, Head
 from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.scores import Scores
-from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME
+from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME, check_like, check_values
 from dcfl.tensors import as_rows, from_rows
 
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
 OTHER_IMAGES = "a score of other test images than it said it has when it joined"
 MOST_CHANNELS = 4  # of a picture
-PROTOCOL = 3  # of what server and nodes say to each other; both must speak the same
+PROTOCOL = 4  # of what server and nodes say to each other; both must speak the same
 
 
 class Task(NamedTuple):
@@ -68,6 +68,7 @@ class Claim(NamedTuple):
     withheld: frozenset[str] = frozenset()  # words of withholding.py
     broken: int = 0  # pictures that it leaves out, if it tells that
     examples: int = 1  # at most, that its replies count
+    lends: bool = False  # its personal part
 
 
 class SiteStatistics(NamedTuple):
@@ -146,6 +147,7 @@ def claim_content(task: Task, claim: Claim) -> RecordDict:
         "withheld": withholding.in_order(claim.withheld),
         "broken": claim.broken,
         "examples": claim.examples,
+        "lends": int(claim.lends),
     }
     told = {name: value for name, value in said.items() if value is not None and value != []}
     return message(task, node=ConfigRecord(told))
@@ -163,8 +165,9 @@ def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
         raise ProtocolError("it withholds something that has no name here")
     withheld = frozenset(map(str, words))
     images = [] if withholding.SCORES in withheld else _counts(record, "images", classes)
-    broken, examples = _count(record, "broken"), _count(record, "examples")
-    return Claim(place, count, images, withheld, broken, examples)
+    numbers = (_count(record, key) for key in ("broken", "examples", "lends"))
+    broken, examples, lends = numbers
+    return Claim(place, count, images, withheld, broken, examples, bool(lends))
 
 
 def statistics_content(task: Task, found: SiteStatistics) -> RecordDict:
@@ -339,6 +342,16 @@ def read_scores(content: RecordDict, task: Task, images: list[int]) -> Scores:
     if scores.images_by_class.tolist() != images:
         raise ProtocolError(OTHER_IMAGES)
     return scores
+
+
+def read_part(content: RecordDict, task: Task, model: Tensors) -> dict[str, Tensor]:
+    """A site's personal part; `model`: tensors as it may have them."""
+    check_answer(content, task)
+    part = decode(content.get("part"))
+    check_like(part, {name: model[name] for name in part if name in model}, "a personal part")
+    for name, tensor in part.items():
+        check_values(name, tensor)
+    return part
 
 
 def _counts(record: ConfigRecord, key: str, length: int) -> list[int]:

@@ -98,6 +98,7 @@ class Refusal(StrEnum):
     ENOUGH_ANSWERED = "it has answered {kind} as often as it allows: {count} {span}"
     NOISE_DEMANDED = "privacy.noise = {noise:g}: it sends nothing with less than {least:g}"
     PRIVACY_DEMANDED = "it sends updates with [privacy] alone: set privacy.clip and privacy.noise"
+    NOT_LENT = "it lends its personal part to nobody"
     PERSONAL_UNPROTECTED = (
         "it sends what it learned with noise alone, and scores of its personal part have none"
     )

@@ -76,7 +76,7 @@ class SiteStatistics(NamedTuple):
 
     images: int | None
     by_class: list[int]
-    mean: list[float]  # of each channel, of pixels in 0 to 1
+    mean: list[float]  # of each channel, of pixels in 0 to 1; or of each number of feature vectors
     std: list[float]
 
 
@@ -175,13 +175,19 @@ def statistics_content(task: Task, found: SiteStatistics) -> RecordDict:
     return message(task, statistics=ConfigRecord(told))
 
 
-def read_statistics(content: RecordDict, task: Task, classes: int) -> SiteStatistics:
+def read_statistics(
+    content: RecordDict, task: Task, classes: int, features: int = 0
+) -> SiteStatistics:
+    """`features`: numbers in a vector; 0: they are of pictures."""
     check_answer(content, task)
     record = _config(content, "statistics")
     total = _count(record, "images") if "images" in record else None
     counts = _counts(record, "by_class", classes) if "by_class" in record else []
-    mean, std = _shares(record, "mean"), _shares(record, "std")
-    if len(mean) != len(std) or len(mean) > MOST_CHANNELS or (counts and sum(counts) != total):
+    mean, std = (_reals(record, key) for key in ("mean", "std"))
+    if not features and not all(0 <= value <= 1 for value in mean + std):
+        raise ProtocolError("statistics that are not of pixels from 0 to 1")
+    fits = len(mean) in (0, features) if features else len(mean) <= MOST_CHANNELS
+    if len(mean) != len(std) or not fits or (counts and sum(counts) != total):
         raise ProtocolError("statistics that do not fit together")
     return SiteStatistics(total, counts, mean, std)
 
@@ -407,12 +413,10 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40
 
 
-def _shares(record: ConfigRecord, key: str) -> list[float]:
+def _reals(record: ConfigRecord, key: str) -> list[float]:
     values = record.get(key, [])
-    if not isinstance(values, list) or not all(
-        isinstance(v, float) and 0 <= v <= 1 for v in values
-    ):
-        raise ProtocolError(f"{key} is not of pixels from 0 to 1")
+    if not isinstance(values, list) or not all(map(_is_reasonable, values)):
+        raise ProtocolError(f"{key} is not a number for each channel")
     return [float(value) for value in values]
 
 

@@ -65,7 +65,8 @@ def predict(
 
     Args:
         run_folder: The folder of a run that has finished.
-        pictures: Files, and folders with pictures in or below them.
+        pictures: Files, and folders with pictures in or below them. Or .npz files of feature
+            vectors or other inputs: data sets, or what `dcfl embed` writes.
         top: How many labels to rank for each picture.
         which: "last" or "best", see `load_model`.
         model: The network, if it is one of your own, see `load_model`.

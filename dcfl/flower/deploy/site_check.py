@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dcfl.config import to_toml
 from dcfl.data.augment import Preparation
-from dcfl.data.catalogue import dataset_of, reading_of
+from dcfl.data.catalogue import dataset_of, load_dataset, reading_of
 from dcfl.data.identical import identical_pictures
 from dcfl.data.readers.folders import PictureCheck, check_pictures, class_folders, read_folder
 from dcfl.data.readers.pictures import images
@@ -192,9 +192,11 @@ def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Findin
     """`run`: the [data] table that the sites agreed on, if it is at hand."""
     if node.data in ("", ANY_DATA):
         return [_without_pictures(node, run)]
+    if node.data.startswith("npz:"):
+        return _of_file(node, run)
     folder = _own_folder(node)
     if folder is None:
-        remedy = "give folder:PATH, or sites:PATH together with site"
+        remedy = "give folder:PATH, npz:FILE, or sites:PATH together with site"
         return [wrong(DATA, f"data = {printable(node.data)!r} names no folder", remedy)]
     try:
         found = check_pictures(folder)
@@ -208,10 +210,40 @@ def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Findin
     return [read, _broken(found, node, run), _classes(found, node, run), _groups(folder, node)]
 
 
+def _of_file(node: NodeConfig, run: DataSettings | None) -> list[Finding]:
+    """Of feature vectors, or of pictures in arrays: read as the run reads them, or as they are."""
+    asked = run is not None and run.dataset == "remote"
+    try:
+        plain = node.with_own_rules(DataSettings(dataset=node.data))
+        whole = load_dataset(plain)
+        dataset, part = node.load(run) if run is not None and asked else (whole, None)
+    except DCFLError as error:
+        remedy = "correct data in the node config or the file, or agree with the operator"
+        return [wrong(DATA, printable(error, 400), remedy)]
+    count = len(dataset.train) if part is None else int(part.sizes[0])
+    told = f"{count:,} to train on, {len(dataset.test):,} to test on, each {list(dataset.shape)}"
+    sizes = whole.train.labels.bincount(minlength=whole.classes).tolist()
+    classes = ", ".join(
+        f"{printable(name, 60)} ({size:,})"
+        for name, size in zip(whole.class_names, sizes, strict=True)
+    )
+    groups = f"{whole.group_count:,} groups, by the file" if whole.group_count else "none"
+    if not asked:
+        classes += "; --run CONFIG.toml compares them with those agreed on"
+    copies = str(identical_pictures(dataset))
+    remedy = "remove copies: a model is judged too well by what it was trained on" if copies else ""
+    return [
+        fine(DATA, f"{told}, in {printable(node.data)}"),
+        fine(CLASSES, classes),
+        fine(GROUPS, groups),
+        fine(IDENTICAL, copies or "none in two places that matter", remedy),
+    ]
+
+
 def _without_pictures(node: NodeConfig, run: DataSettings | None) -> Finding:
     if run is not None and run.dataset == "remote":
         text = "the run trains on the sites' own pictures, and the node config names none"
-        return wrong(DATA, text, 'set data = "folder:PATH"')
+        return wrong(DATA, text, 'set data = "folder:PATH" or "npz:FILE"')
     served = "whatever a run names" if node.data else "public data sets, by name"
     return fine(DATA, f"no pictures of its own: it serves {served}")
 

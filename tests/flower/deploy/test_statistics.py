@@ -34,11 +34,12 @@ def asked(
 ) -> dict[str, Any]:
     own = [{**one, "audit": str(logs / f"{place}.jsonl")} for place, one in enumerate(rules)]
     sites = Sites(folders, own)
-    text = to_toml(as_tables(remote_experiment(Path("never written"), **changes)))
+    experiment = remote_experiment(Path("never written"), **changes)
+    text = to_toml(as_tables(experiment))
     grid = InProcessGrid(app, 2, {"experiment": text})
     for place, context in enumerate(grid.contexts.values()):
         context.node_config.update(sites.node(place))
-    return ask_sites(grid, Roster(2, names=("north", "south")), 2)
+    return ask_sites(grid, Roster(2, names=("north", "south")), experiment.data)
 
 
 def told(answers: dict[str, Any]) -> dict[str, SiteStatistics | str]:

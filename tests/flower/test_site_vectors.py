@@ -169,12 +169,15 @@ def test_a_site_refuses_what_does_not_fit_its_file(folder: Path, tmp_path: Path)
 def test_a_look_at_such_a_site(folder: Path) -> None:
     node = NodeConfig.read({"data": f"npz:{folder / 'north.npz'}"})
     found = {one.subject: one.text for one in check_data(node, settings())}
-    assert found["data"].startswith("68 to train on, 12 to test on, each [6], in npz:")
+    assert found["data"].startswith("68 to train on, 12 to test on, each [6], in /")
     assert found["classes"].startswith("wild (")
     assert found["groups"].endswith("groups, by the file")
     assert found["identical"] == "none in two places that matter"
     (problem,) = problems(check_data(node, settings(features=9)))
     assert "agree on data.features" in problem.text
+    pictures = NodeConfig.read({"data": f"folder:{folder}"})
+    (other,) = problems(check_data(pictures, settings()))
+    assert other.text == "the run is of feature vectors, and these are pictures"
     (missing,) = problems(check_data(NodeConfig.read({"data": "npz:/nowhere.npz"})))
     assert "no such file" in missing.text
 

@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dcfl.config import to_toml
+from dcfl.data import Dataset
 from dcfl.data.augment import Preparation
 from dcfl.data.catalogue import dataset_of, load_dataset, reading_of
 from dcfl.data.identical import identical_pictures
@@ -198,6 +199,9 @@ def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Findin
     if folder is None:
         remedy = "give folder:PATH, npz:FILE, or sites:PATH together with site"
         return [wrong(DATA, f"data = {printable(node.data)!r} names no folder", remedy)]
+    if run is not None and run.features:
+        remedy = 'set data = "npz:FILE", as `dcfl embed` writes it, or agree with the operator'
+        return [wrong(DATA, "the run is of feature vectors, and these are pictures", remedy)]
     try:
         found = check_pictures(folder)
     except DCFLError as error:
@@ -211,32 +215,24 @@ def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Findin
 
 
 def _of_file(node: NodeConfig, run: DataSettings | None) -> list[Finding]:
-    """Of feature vectors, or of pictures in arrays: read as the run reads them, or as they are."""
-    asked = run is not None and run.dataset == "remote"
+    """Of feature vectors, or of pictures in arrays."""
+    path = Path(node.data.removeprefix("npz:"))
     try:
-        plain = node.with_own_rules(DataSettings(dataset=node.data))
-        whole = load_dataset(plain)
-        dataset, part = node.load(run) if run is not None and asked else (whole, None)
+        own = load_dataset(node.with_own_rules(DataSettings(dataset=node.data)))
+        if run is not None and run.dataset == "remote":
+            node.load(run)
     except DCFLError as error:
         remedy = "correct data in the node config or the file, or agree with the operator"
         return [wrong(DATA, printable(error, 400), remedy)]
-    count = len(dataset.train) if part is None else int(part.sizes[0])
-    told = f"{count:,} to train on, {len(dataset.test):,} to test on, each {list(dataset.shape)}"
-    sizes = whole.train.labels.bincount(minlength=whole.classes).tolist()
-    classes = ", ".join(
-        f"{printable(name, 60)} ({size:,})"
-        for name, size in zip(whole.class_names, sizes, strict=True)
-    )
-    groups = f"{whole.group_count:,} groups, by the file" if whole.group_count else "none"
-    if not asked:
-        classes += "; --run CONFIG.toml compares them with those agreed on"
-    copies = str(identical_pictures(dataset))
-    remedy = "remove copies: a model is judged too well by what it was trained on" if copies else ""
+    sizes = own.train.labels.bincount(minlength=own.classes).tolist()
+    classes = PictureCheck(path, dict(zip(own.class_names, sizes, strict=True)), {})
+    told = f"{len(own.train):,} to train on, {len(own.test):,} to test on, each {list(own.shape)}"
+    groups = f"{own.group_count:,} groups" if own.group_count else "none"
     return [
-        fine(DATA, f"{told}, in {printable(node.data)}"),
-        fine(CLASSES, classes),
-        fine(GROUPS, groups),
-        fine(IDENTICAL, copies or "none in two places that matter", remedy),
+        fine(DATA, f"{told}, in {printable(path)}"),
+        _classes(classes, node, run),
+        fine(GROUPS, f"{groups}, by the file"),
+        _copies(own),
     ]
 
 
@@ -292,7 +288,11 @@ def _identical(folder: Path, node: NodeConfig, run: DataSettings | None) -> Find
         arrays = read_folder(folder, replace(reading, warn=lambda line: None))
     except DCFLError as error:  # such as more than the memory holds
         return fine(IDENTICAL, f"not looked for: {error}")
-    found = str(identical_pictures(dataset_of(folder.name, arrays, Preparation((), ()))))
+    return _copies(dataset_of(folder.name, arrays, Preparation((), ())))
+
+
+def _copies(dataset: Dataset) -> Finding:
+    found = str(identical_pictures(dataset))
     remedy = "remove copies: a model is judged too well by pictures that it was trained on"
     return fine(IDENTICAL, found or "none in two places that matter", remedy if found else "")
 

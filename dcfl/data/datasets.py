@@ -164,7 +164,7 @@ class Dataset:
     def __repr__(self) -> str:
         """Five lines, whatever its size."""
         known = self.train.groups
-        groups = "" if known is None else f", in {len(known.unique()):,} groups"
+        groups = "" if known is None else f", in {len({*known.tolist()}):,} groups"
         sites = some(self.site_names)
         who = f"{len(self.partition):,}: {sites}" if self.partition else "as data.partition says"
         return (

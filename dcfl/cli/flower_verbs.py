@@ -60,16 +60,21 @@ def up_command(
     tls: Annotated[bool, typer.Option(help="With certificates and node keys.")] = False,
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="folder:PATH", help="A site's own pictures; once for each site."),
+        typer.Option(
+            metavar="folder:PATH|npz:FILE",
+            help="A site's own pictures or feature vectors; once for each site.",
+        ),
     ] = None,
     home: Home = HERE,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine, to try it out."""
     from dcfl.flower.deploy.deployment import require_idle, up
 
-    folders = [_data_folder(text) for text in data or ()]
-    configs = [f'data="folder:{path}" site="{path.name}"' for path in folders]
-    names = [path.name for path in folders]
+    own = [_own_data(text) for text in data or ()]
+    names = [path.stem if kind == "npz" else path.name for kind, path in own]
+    configs = [
+        f'data="{kind}:{path}" site="{name}"' for (kind, path), name in zip(own, names, strict=True)
+    ]
     count = len(configs) or sites
     nodes = f"{count} SuperNode{'' if count == 1 else 's'}"
     require_idle(home)
@@ -83,12 +88,17 @@ def up_command(
     )
 
 
-def _data_folder(text: str) -> Path:
+def _own_data(text: str) -> tuple[str, Path]:
+    """The kind of a site's data, and where they are."""
     kind, _, location = text.partition(":")
-    require(kind == "folder", f"--data {text}: give folder:PATH, such as folder:{location or kind}")
+    known = kind in ("folder", "npz")
+    like = f"give folder:PATH or npz:FILE, such as folder:{location or kind}"
+    require(known, f"--data {text}: {like}")
     path = Path(os.path.expanduser(location)).resolve()
-    require(path.is_dir(), f"--data {text}: {path} is not there, or is not a folder")
-    return path
+    what = "a folder" if kind == "folder" else "a file"
+    there = path.is_dir() if kind == "folder" else path.is_file()
+    require(there, f"--data {text}: {path} is not there, or is not {what}")
+    return kind, path
 
 
 @flower.command("check-site")
@@ -264,8 +274,9 @@ def stats_command(
 ) -> None:
     """What the sites have, before a training: classes, sizes, mean and deviation.
 
-    The config needs data.dataset = "remote", data.class_names and data.image_size. A site tells
-    what it does not withhold. The mean and deviation of all of them are proposed.
+    The config needs data.dataset = "remote", data.class_names, and data.image_size of pictures or
+    data.features of vectors. A site tells what it does not withhold. The mean and deviation of all
+    of them are proposed.
     """
     from dcfl.flower.deploy.statistics import pooled, statistics
 
@@ -281,7 +292,7 @@ def stats_command(
         return
     _print_statistics(answers, experiment.data.class_names)
     if mean:
-        print(f"\nproposed for [data], over all pixels that were told:\nmean = {mean}\nstd = {std}")
+        print(f"\nproposed for [data], over all that was told:\nmean = {mean}\nstd = {std}")
 
 
 def _print_statistics(answers: Answers, class_names: Sequence[str]) -> None:
@@ -293,7 +304,12 @@ def _print_statistics(answers: Answers, class_names: Sequence[str]) -> None:
             table.add_row(printable(name), printable(one))
             continue
         counts = [f"{count:,}" for count in one.by_class] or ["withheld"] * len(class_names)
-        pixels = [" ".join(f"{x:.3f}" for x in values) for values in (one.mean, one.std)]
+        pixels = [
+            " ".join(f"{x:.3f}" for x in values)
+            if len(values) <= 4
+            else f"of {len(values)} numbers"
+            for values in (one.mean, one.std)
+        ]
         size = "withheld" if one.images is None else f"{one.images:,}"
         table.add_row(printable(name), size, *counts, *(text or "withheld" for text in pixels))
     stdout.print(table)

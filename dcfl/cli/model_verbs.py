@@ -175,7 +175,8 @@ def predict(
 ) -> None:
     """Label pictures; if they are in class folders, also score them.
 
-    Pictures that cannot be read are named and skipped; the exit code is then 2.
+    A model of feature vectors labels those in an .npz file. Pictures that cannot be read are named
+    and skipped; the exit code is then 2.
     """
     from dcfl.trained import predict as trained
 
@@ -210,10 +211,10 @@ def _print_totals(tally: Tally, csv_file: Path | None) -> None:
     if csv_file is not None:
         print(printable(f"rows  {csv_file}"))
     if tally.accuracy is not None:
-        counts = f"{tally.right:,} of {tally.labelled:,} pictures in class folders"
+        counts = f"{tally.right:,} of {tally.labelled:,} whose class is known"
         print(f"accuracy  {tally.accuracy:.2f} % ({counts})")
     if tally.trained_on:
-        seen = f"{tally.trained_on:,} of these {tally.pictures:,} pictures"
+        seen = f"{tally.trained_on:,} of these {tally.pictures:,}"
         print(f"It was trained on {seen}, so this is no test: `dcfl evaluate` makes one.")
     elif tally.unknown and tally.accuracy is not None:
         print("Whether it was trained on them is not known here. If it was, this is no test.")

@@ -31,7 +31,9 @@ Folders = Annotated[list[Path], typer.Argument(metavar="DIR...", show_default=Fa
 PictureFiles = Annotated[
     list[Path],
     typer.Argument(
-        metavar="IMAGE|FOLDER...", show_default=False, help="Pictures, or folders of them."
+        metavar="IMAGE|FOLDER|FILE.npz...",
+        show_default=False,
+        help="Pictures, or folders of them; or feature vectors, as `dcfl embed` writes them.",
     ),
 ]
 Best = Annotated[

@@ -36,7 +36,8 @@ from dcfl.data.readers.tiny_imagenet import TINY, read_tiny_imagenet, tiny_image
 from dcfl.data.settings import DataSettings
 from dcfl.data.splits.grouping import NONE, SUBFOLDER, table_sha256
 from dcfl.data.splits.partition import Partition
-from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
+from dcfl.errors import ClassNotAgreed, ConfigError, DatasetCorrupt, DatasetMissing
+from dcfl.system.wording import some
 
 
 @dataclass(frozen=True)
@@ -190,16 +191,25 @@ def _public(name: str, public: PublicData, root: Path) -> Dataset:
 def load_own_site(
     settings: DataSettings, data: str, site: str, client: int
 ) -> tuple[Dataset, Partition]:
-    """At a site: its own pictures, as those of one client; the other clients' are elsewhere.
+    """At a site: its own pictures or vectors, as those of one client; the other clients' are
+    elsewhere.
 
-    `data` is `folder:PATH`, or `sites:PATH` with `site` the name of its folder.
+    `data` is `folder:PATH` or `npz:PATH`, or `sites:PATH` with `site` the name of its folder.
     """
     kind, _, _ = data.partition(":")
-    if kind not in ("folder", "sites"):
-        raise ConfigError(f"this node's own data must be folder:PATH or sites:PATH, not {data!r}")
+    if kind not in OWN:
+        raise ConfigError(
+            f"this node's own data must be folder:PATH, sites:PATH or npz:PATH, not {data!r}"
+        )
     # What no server asks, because it has no images: their number would decide the answer.
-    load_dataset(replace(settings, group=SUBFOLDER))
-    dataset = load_dataset(replace(settings, dataset=data, holdout=0.0))
+    agreed = load_dataset(replace(settings, group=SUBFOLDER))
+    own = replace(settings, dataset=data, holdout=0.0, features=0)
+    dataset = _own_file(own, agreed) if kind == "npz" else load_dataset(own)
+    if dataset.shape != agreed.shape or dataset.vectors != agreed.vectors:
+        raise ConfigError(
+            f"{data} has inputs of {list(dataset.shape)}, and the run is of {list(agreed.shape)}: "
+            f"agree on data.features, or on data.image_size for pictures"
+        )
     dataset = _normalised(replace(dataset, preparation=_unseen(settings)), settings)
     if dataset.partition is None:
         whole = Partition.of_parts([np.arange(len(dataset.train))])
@@ -217,16 +227,34 @@ def load_own_site(
     return dataset, Partition(offsets, indices[: offsets[-1]])
 
 
+def _own_file(settings: DataSettings, agreed: Dataset) -> Dataset:
+    """With the classes in the order that was agreed on. Its own normalisation plays no part: it is
+    another one at each site."""
+    plain = replace(settings, class_names=(), window=(), mean=(), std=())
+    dataset, names = load_dataset(plain), agreed.class_names
+    if others := [name for name in dataset.class_names if name not in names]:
+        raise ClassNotAgreed(f"{dataset.name}: {some(others)}: not among the classes agreed on")
+    if settings.group == NONE:
+        dataset = dataset.ungrouped()
+    labels = torch.tensor([names.index(name) for name in dataset.class_names])
+    train, test = (replace(p, labels=labels[p.labels]) for p in (dataset.train, dataset.test))
+    return replace(dataset, train=train, test=test, class_names=names)
+
+
 def _remote(settings: DataSettings) -> Dataset:
     """At the server: what was agreed about images that are elsewhere."""
     side, names = settings.image_size, settings.class_names
-    none = _images(np.zeros((0, side, side, 3), np.uint8), np.zeros(0, np.int64))
+    vectors, pictures = np.zeros((0, settings.features), np.float32), (0, side, side, 3)
+    inputs = vectors if settings.features else np.zeros(pictures, np.uint8)
+    none = _images(inputs, np.zeros(0, np.int64))
     no_samples = Partition(np.zeros(settings.population + 1, np.int64), np.zeros(0, np.int32))
     return Dataset("remote", none, none, names, _unseen(settings), no_samples)
 
 
 def _unseen(settings: DataSettings) -> Preparation:
     """For images that nobody can measure together: the same at all sites."""
+    if count := settings.features:
+        return Preparation((0.0,) * count, (1.0,) * count)
     return Preparation((0.5,) * 3, (0.25,) * 3, usual_augmentation(settings.image_size, True))
 
 

@@ -163,7 +163,8 @@ class Dataset:
 
     def __repr__(self) -> str:
         """Five lines, whatever its size."""
-        groups = f", in {self.group_count:,} groups" if self.group_count else ""
+        known = self.train.groups
+        groups = "" if known is None else f", in {len({*known.tolist()}):,} groups"
         sites = some(self.site_names)
         who = f"{len(self.partition):,}: {sites}" if self.partition else "as data.partition says"
         return (

@@ -85,6 +85,8 @@ class DataSettings(Settings):
     cutout: int = key(0, ge=0)  # side of a square that is blanked out
     # Pixels; of folder: and sites:, which may hold any size.
     image_size: int = key(32, ge=4, le=1024)
+    # Of "remote" sites that have feature vectors: how many numbers each has; 0: they have pictures.
+    features: int = key(0, ge=0, le=10**6, zero="pictures")
     # How a picture becomes a square: squeezed, its centre cut out, or with black borders.
     fit: Literal["resize", "crop", "pad"] = "resize"
     # Centre and width of the grey levels that are told apart, for DICOM and for more than 8 bits;
@@ -107,6 +109,10 @@ class DataSettings(Settings):
         if self.classes == 1:
             raise ConfigError("data.classes must be 0 (all), or 2 or more, not 1")
         check_grouping(self.group)
+        if self.features and self.dataset != "remote":
+            raise ConfigError(
+                'data.features is for data.dataset = "remote": files tell it themselves'
+            )
         if self.window and (len(self.window) != 2 or self.window[1] <= 0):
             raise ConfigError(
                 f"data.window must be [centre, width], with a width above 0, not "

@@ -73,9 +73,13 @@ class SiteScoring(Protocol):
     def own_scores(self, weights: Tensors) -> Sequence[OwnScores]:
         """All scores of a model."""
 
-    def personal_accuracies(self, weights: Tensors) -> Mapping[int, float]:
-        """The accuracy of each client's own model, by client, in percent: these weights with its
-        personal part."""
+    def personal_accuracies(self, weights: Tensors) -> Mapping[tuple[int, int], float]:
+        """The accuracy of one client's own model (these weights with its personal part) on the test
+        images of another or of its own, in percent, as far as the clients allow it."""
+
+    def kept_back(self, client: int) -> tuple[str, ...]:
+        """What the client keeps from the others' models and images: its `personal` part, its
+        `scores`."""
 
 
 class Engine(Backend, Protocol):

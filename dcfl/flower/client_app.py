@@ -42,7 +42,16 @@ from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.node_memories import NodeMemories
 from dcfl.flower.secure.member import Member
 from dcfl.flower.site_failures import REFUSED, LoggedFailure, Refusal, failure_of
-from dcfl.flower.site_rules import ASKS_STATISTICS, PERSONAL, Answer, Question, Release, SiteRules
+from dcfl.flower.site_rules import (
+    ASKS_STATISTICS,
+    LENDS,
+    LENT,
+    PERSONAL,
+    Answer,
+    Question,
+    Release,
+    SiteRules,
+)
 from dcfl.flower.withholding import (
     CLASS_COUNTS,
     SCORES,
@@ -51,6 +60,7 @@ from dcfl.flower.withholding import (
     UPDATES,
     disclosed_update,
 )
+from dcfl.messages import Tensors
 from dcfl.models import FeatureModel
 from dcfl.models.parts import personal_and_rest, unsent_tensors
 from dcfl.privacy import at_site
@@ -175,7 +185,8 @@ def _whoami(site_of: SiteOf, task: Task, message: Message, context: Context) -> 
     images = [] if SCORES in withheld else _test_images(site.runner)
     broken = 0 if CLASS_COUNTS in withheld else site.runner.data.dataset.broken
     examples = 1 if site.hides_size else int(site.runner.data.sizes[task.client])
-    claim = Claim(node.place, node.num_partitions or None, images, withheld, broken, examples)
+    number, lends = node.num_partitions or None, site.rules.lends
+    claim = Claim(node.place, number, images, withheld, broken, examples, lends)
     return Answer(codec.claim_content(task, claim))
 
 
@@ -252,9 +263,13 @@ def _train(site_of: SiteOf, task: Task, message: Message, context: Context) -> A
     return Answer(content, site.release)
 
 
-def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
-    """The model on this site's own test images."""
+def _evaluate(
+    site_of: SiteOf, task: Task, message: Message, context: Context, lent: bool = False
+) -> Answer:
+    """The model on this site's own test images. `lent`: with another site's personal part."""
     site = _complete(site_of(context, task), task)
+    if lent:
+        site = replace(site, runner=replace(site.runner, personal={}))
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
@@ -272,11 +287,7 @@ def _all_scores(
     this client's own personal part."""
     site = _complete(site_of(context, task), task)
     if personal:
-        memory = site.memories.load(task)
-        if not memory or not site.runner.keeps_own:
-            raise ClientFailure(task.client, "its personal part is lost")
-        own, _ = personal_and_rest(memory)
-        site = replace(site, runner=replace(site.runner, personal=own))
+        site = replace(site, runner=replace(site.runner, personal=_own_part(site, task)))
     dataset = site.runner.data.dataset
     with reproducible(site.threads):
         model = _sent_model(site, message)
@@ -285,9 +296,24 @@ def _all_scores(
     return Answer(codec.message(task, scores=codec.encode(scores.tensors)), release)
 
 
+def _lend(site_of: SiteOf, task: Task, message: Message, context: Context) -> Answer:
+    """Its personal part, which the server passes on to the other sites, for them to score."""
+    site, release = site_of(context, task), Release(1)
+    site.rules.check_release(task, release)
+    part = codec.encode(to_host(_own_part(site, task)))
+    return Answer(codec.message(task, part=part), release)
+
+
+def _own_part(site: Site, task: Task) -> Tensors:
+    memory = site.memories.load(task)
+    if not memory or not site.runner.keeps_own:
+        raise ClientFailure(task.client, "its personal part is lost")
+    return personal_and_rest(memory)[0]
+
+
 def _sent_model(site: Site, message: Message) -> FeatureModel:
-    """The global model, with the site's personal part: the one that everybody began with, or its
-    own."""
+    """The model that was sent, with the site's personal part: the one that everybody began with, or
+    its own."""
     sent = codec.decode(message.content.get("weights"))
     return frozen(site.runner.model, site.runner.here({**sent, **site.runner.personal}))
 
@@ -385,5 +411,7 @@ HANDLERS: dict[str, Handler] = {
     "evaluate": _evaluate,
     "evaluate.scores": _all_scores,
     PERSONAL: partial(_all_scores, personal=True),
+    LENDS: _lend,
+    LENT: partial(_evaluate, lent=True),
 }
 app = Desk(site_from_config, rules_from_config).app()

@@ -33,14 +33,14 @@ from dcfl.flower.audit_log import HASH_DIGITS, Head
 from dcfl.flower.site_failures import REFUSED
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, Traffic
 from dcfl.scores import Scores
-from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME
+from dcfl.server.validation import LARGEST_METRIC, LONGEST_NAME, check_like, check_values
 from dcfl.tensors import as_rows, from_rows
 
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
 OTHER_IMAGES = "a score of other test images than it said it has when it joined"
 MOST_CHANNELS = 4  # of a picture
-PROTOCOL = 3  # of what server and nodes say to each other; both must speak the same
+PROTOCOL = 4  # of what server and nodes say to each other; both must speak the same
 
 
 class Task(NamedTuple):
@@ -68,6 +68,7 @@ class Claim(NamedTuple):
     withheld: frozenset[str] = frozenset()  # words of withholding.py
     broken: int = 0  # pictures that it leaves out, if it tells that
     examples: int = 1  # at most, that its replies count
+    lends: bool = False  # its personal part
 
 
 class SiteStatistics(NamedTuple):
@@ -75,7 +76,7 @@ class SiteStatistics(NamedTuple):
 
     images: int | None
     by_class: list[int]
-    mean: list[float]  # of each channel, of pixels in 0 to 1
+    mean: list[float]  # of each channel, of pixels in 0 to 1; or of each number of feature vectors
     std: list[float]
 
 
@@ -146,6 +147,7 @@ def claim_content(task: Task, claim: Claim) -> RecordDict:
         "withheld": withholding.in_order(claim.withheld),
         "broken": claim.broken,
         "examples": claim.examples,
+        "lends": int(claim.lends),
     }
     told = {name: value for name, value in said.items() if value is not None and value != []}
     return message(task, node=ConfigRecord(told))
@@ -163,8 +165,9 @@ def read_claim(content: RecordDict, task: Task, classes: int) -> Claim:
         raise ProtocolError("it withholds something that has no name here")
     withheld = frozenset(map(str, words))
     images = [] if withholding.SCORES in withheld else _counts(record, "images", classes)
-    broken, examples = _count(record, "broken"), _count(record, "examples")
-    return Claim(place, count, images, withheld, broken, examples)
+    numbers = (_count(record, key) for key in ("broken", "examples", "lends"))
+    broken, examples, lends = numbers
+    return Claim(place, count, images, withheld, broken, examples, bool(lends))
 
 
 def statistics_content(task: Task, found: SiteStatistics) -> RecordDict:
@@ -172,13 +175,19 @@ def statistics_content(task: Task, found: SiteStatistics) -> RecordDict:
     return message(task, statistics=ConfigRecord(told))
 
 
-def read_statistics(content: RecordDict, task: Task, classes: int) -> SiteStatistics:
+def read_statistics(
+    content: RecordDict, task: Task, classes: int, features: int = 0
+) -> SiteStatistics:
+    """`features`: numbers in a vector; 0: they are of pictures."""
     check_answer(content, task)
     record = _config(content, "statistics")
     total = _count(record, "images") if "images" in record else None
     counts = _counts(record, "by_class", classes) if "by_class" in record else []
-    mean, std = _shares(record, "mean"), _shares(record, "std")
-    if len(mean) != len(std) or len(mean) > MOST_CHANNELS or (counts and sum(counts) != total):
+    mean, std = (_reals(record, key) for key in ("mean", "std"))
+    if not features and not all(0 <= value <= 1 for value in mean + std):
+        raise ProtocolError("statistics that are not of pixels from 0 to 1")
+    fits = len(mean) in (0, features) if features else len(mean) <= MOST_CHANNELS
+    if len(mean) != len(std) or not fits or (counts and sum(counts) != total):
         raise ProtocolError("statistics that do not fit together")
     return SiteStatistics(total, counts, mean, std)
 
@@ -341,6 +350,16 @@ def read_scores(content: RecordDict, task: Task, images: list[int]) -> Scores:
     return scores
 
 
+def read_part(content: RecordDict, task: Task, model: Tensors) -> dict[str, Tensor]:
+    """A site's personal part; `model`: tensors as it may have them."""
+    check_answer(content, task)
+    part = decode(content.get("part"))
+    check_like(part, {name: model[name] for name in part if name in model}, "a personal part")
+    for name, tensor in part.items():
+        check_values(name, tensor)
+    return part
+
+
 def _counts(record: ConfigRecord, key: str, length: int) -> list[int]:
     values = record.get(key)
     if not isinstance(values, list) or len(values) != length or not all(map(_is_count, values)):
@@ -394,12 +413,10 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**40
 
 
-def _shares(record: ConfigRecord, key: str) -> list[float]:
+def _reals(record: ConfigRecord, key: str) -> list[float]:
     values = record.get(key, [])
-    if not isinstance(values, list) or not all(
-        isinstance(v, float) and 0 <= v <= 1 for v in values
-    ):
-        raise ProtocolError(f"{key} is not of pixels from 0 to 1")
+    if not isinstance(values, list) or not all(map(_is_reasonable, values)):
+        raise ProtocolError(f"{key} is not a number for each channel")
     return [float(value) for value in values]
 
 

@@ -22,6 +22,7 @@ from dcfl.privacy import LARGEST_EPSILON, LARGEST_SETTING
 from dcfl.system.wording import nearest
 
 ANY_DATA = "any"
+PERSONAL_PART = "personal"
 # A limit of 0 would be none: whoever means it leaves the key out.
 LIMITS = {
     "rounds": 1e9,
@@ -52,6 +53,7 @@ class NodeConfig:
     classes: str = ""  # the only data.class_names that it answers
     app_sha256: str = ""  # of the only Flower apps that run here: see app_pin.py
     withhold: str = ""  # see withholding.py
+    lend: str = ""  # what other sites may score: `personal`, its own part of the model
     audit: str = ""  # the file that records every answer; empty: audit.jsonl beside the memories
     rounds: int = 0  # that it trains in, over all runs; scoring counts likewise
     rounds_per_day: int = 0
@@ -77,6 +79,8 @@ class NodeConfig:
     def __post_init__(self) -> None:
         if self.broken not in ("", *get_args(Broken)):
             raise SiteRefusal(f"broken in its node config is none of {', '.join(get_args(Broken))}")
+        if self.lend not in ("", PERSONAL_PART):
+            raise SiteRefusal(f'lend in its node config is not "{PERSONAL_PART}"')
 
     @property
     def place(self) -> int | None:
@@ -96,6 +100,7 @@ class NodeConfig:
             budget=PrivacyBudget(self.privacy_noise, self.privacy_epsilon, self.privacy_delta),
             least_sum=self.secure_sum,
             one_owner=self.data not in ("", ANY_DATA),
+            lends=bool(self.lend),
             log=AuditLog(audit),
         )
 

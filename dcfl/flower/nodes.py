@@ -57,6 +57,7 @@ class Nodes:
         self.images: dict[int, list[int]] = {}  # test images by partition id, as first declared
         self.examples: dict[int, int] = {}  # that replies may count, likewise
         self.withheld: dict[int, frozenset[str]] = {}  # by partition id
+        self.lenders: set[int] = set()  # partition ids of sites that lend their personal part
         self.notices: list[str] = []  # for people
         self._records: dict[str, dict[str, object]] = {}
         self._join()
@@ -230,6 +231,7 @@ class Nodes:
         self.images.setdefault(place, claim.images)
         self.examples.setdefault(place, claim.examples)
         self.withheld.setdefault(place, claim.withheld)
+        self.lenders |= {place} if claim.lends else set()
         if claim.withheld:
             what = ", ".join(in_order(claim.withheld))
             self.notify(f"{self.roster.title(place)} withholds {what}")

@@ -19,7 +19,8 @@ from dcfl.flower import codec
 from dcfl.flower.codec import Task
 from dcfl.flower.messenger import Messenger, SentTask
 from dcfl.flower.nodes import Nodes
-from dcfl.flower.withholding import in_order, refusal_of
+from dcfl.flower.site_rules import LENDS, LENT, PERSONAL
+from dcfl.flower.withholding import SCORES, in_order, refusal_of
 from dcfl.messages import Tensors
 from dcfl.scores import Scores
 from dcfl.tensors import split
@@ -67,20 +68,23 @@ class SiteEvaluation:
         self.own_accuracies = torch.full((clients,), torch.nan, dtype=torch.float64)
 
     def begin(self, weights: Tensors) -> None:
-        self._sent = self._ask("evaluate", weights)
+        self._sent = self._ask("evaluate", self._federated(weights), self._sites())
 
-    def _ask(self, kind: str, weights: Tensors, personal: bool = False) -> list[SentTask]:
-        """`personal`: those sites alone that have a memory."""
-        rounds = self._memories if personal else {}
+    def _sites(self) -> range:
+        return range(self._clients)
+
+    def _federated(self, weights: Tensors) -> Tensors:
+        return split(weights, self._unsent)[1]
+
+    def _ask(self, kind: str, weights: Tensors, sites: Collection[int]) -> list[SentTask]:
+        """Those of these sites that are there and do not withhold the answer."""
         tasks = [
-            (node, Task(self._run, self.round, site, rounds.get(site, 0)).ticketed())
+            (node, Task(self._run, self.round, site, self._memories.get(site, 0)).ticketed())
             for site, node in self._nodes.online().items()
-            if site < self._clients
-            and (site in rounds or not personal)
-            and not refusal_of(self._nodes.withheld[site], kind)
+            if site in sites and not refusal_of(self._nodes.withheld[site], kind)
         ]
-        record = codec.encode(split(weights, self._unsent)[1])
-        return self._messenger.send_tasks(kind, tasks, self._deadline, weights=record)
+        records = {"weights": codec.encode(weights)} if weights else {}
+        return self._messenger.send_tasks(kind, tasks, self._deadline, **records)
 
     def result(self) -> Evaluation | None:
         """None if a site has not answered whose images belong to the accuracy: of the others alone
@@ -139,7 +143,7 @@ class SiteEvaluation:
     def own_scores(self, weights: Tensors) -> list[OwnScores]:
         """All scores of a model on each site's own test images, then the sites that withhold them;
         empty if no site has scored an image."""
-        sent = self._ask("evaluate.scores", weights)
+        sent = self._ask("evaluate.scores", self._federated(weights), self._sites())
         found = dict(self._answers(sent, codec.read_scores))
         weights_of_images = image_weights([scores.images for scores in found.values()])
         scored = [
@@ -157,11 +161,27 @@ class SiteEvaluation:
             if site < self._clients and refusal_of(words, "evaluate.scores")
         ]
 
-    def personal_accuracies(self, weights: Tensors) -> dict[int, float]:
-        """Of each site's own model, on its own test images."""
-        sent = self._ask("evaluate.personal", weights, personal=True)
-        found = self._answers(sent, codec.read_scores)
-        return {site: scores.accuracy for site, scores in found if scores.images}
+    def personal_accuracies(self, weights: Tensors) -> dict[tuple[int, int], float]:
+        """Each site scores its own model, and those whose parts are lent, one after the other."""
+        trained, common = {*self._sites()} & self._memories.keys(), self._federated(weights)
+
+        def read_part(content: RecordDict, task: Task, _: list[int]) -> Tensors:
+            return codec.read_part(content, task, weights)
+
+        scored = self._answers(self._ask(PERSONAL, common, trained), codec.read_scores)
+        found = {(site, site): scores.accuracy for site, scores in scored if scores.images}
+        for owner in sorted(trained & self._nodes.lenders):
+            lent = self._ask(LENDS, {}, {owner})
+            for _, part in self._answers(lent, read_part):
+                others = self._ask(LENT, {**common, **part}, {*self._sites()} - {owner})
+                for site, score in self._answers(others, codec.read_score):
+                    if sum(images := self._nodes.images[site]):
+                        found[owner, site] = SiteResult(site, score, images).accuracy
+        return found
+
+    def kept_back(self, site: int) -> tuple[str, ...]:
+        scores = SCORES in self._nodes.withheld.get(site, ())
+        return ("personal",) * (site not in self._nodes.lenders) + (SCORES,) * scores
 
     def require_judge(self) -> None:
         """Refuse a run in which nobody could ever say how good the model is."""

@@ -102,6 +102,7 @@ class Refusal(StrEnum):
         "less than {least:g} unless its node config has secure-sum"
     )
     PRIVACY_DEMANDED = "it sends updates with [privacy] alone: set privacy.clip and privacy.noise"
+    NOT_LENT = "it lends its personal part to nobody"
     PERSONAL_UNPROTECTED = (
         "it sends what it learned with noise alone, and scores of its personal part have none"
     )

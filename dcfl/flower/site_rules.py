@@ -22,8 +22,10 @@ from dcfl.privacy import BY_SIZE, distance, epsilon_at
 
 DAY = timedelta(days=1)
 PERSONAL = "evaluate.personal"
+LENDS, LENT = "query.personal", "evaluate.lent"  # a site's personal part, and scores of another's
 ASKS_STATISTICS = "query.statistics"
-COUNTED = ("train", "evaluate", "evaluate.scores", PERSONAL, ASKS_STATISTICS)  # they tell of images
+# They tell of images.
+COUNTED = ("train", "evaluate", "evaluate.scores", PERSONAL, LENDS, LENT, ASKS_STATISTICS)
 _UNPROTECTED = {
     PERSONAL: Refusal.PERSONAL_UNPROTECTED,
     ASKS_STATISTICS: Refusal.STATISTICS_UNPROTECTED,
@@ -71,6 +73,7 @@ class SiteRules:
     budget: PrivacyBudget = PrivacyBudget()
     least_sum: int = 0  # replies, its own among them, of which alone the server sees the sum
     one_owner: bool = False  # all clients of this node have the same data
+    lends: bool = False  # its personal part, for the other sites to score
     log: AuditLog | None = None
     # For the record: which app asks, for which run.
     app: str = ""
@@ -94,6 +97,8 @@ class SiteRules:
     def check(self, question: Question) -> None:
         if refusal := refusal_of(self.withheld, question.kind):
             raise refusal.error()
+        if question.kind == LENDS and not self.lends:
+            raise Refusal.NOT_LENT.error()
         if question.kind in _UNPROTECTED and self.budget.demands_noise:
             raise _UNPROTECTED[question.kind].error()
         if self._is_limited(question):

@@ -206,8 +206,11 @@ EXPLANATION = (
     "in the beginning. Both are scored after the last round, each client on {}."
 )
 CROSSED = "every model on every site’s test images"
-STAYS = (
-    "Where a field is empty, the site keeps its part to itself, and scores its own images alone."
+WITHHELD = "withheld"
+STAYS = "Withheld: a site lends its part of the model to no other, or keeps its scores to itself."
+SHADES = (
+    "Each row is a model, each column the test images of a site: the deeper, the more of them it "
+    "recognises. A model of a site that does worse elsewhere has learned that site’s own ways."
 )
 
 
@@ -218,26 +221,46 @@ def personal_section(
     found = [run for run in runs if any(row.personal_accuracy is not None for row in run.personal)]
     if not found:
         return None
-    tables = [_personal_table(run.personal, headings[run]) for run in found]
+    tables, pictures = [_personal_table(run.personal, headings[run]) for run in found], []
     for run in found:
         if any(row.on_sites for row in run.personal) and len(run.personal) <= MOST_CROSSED:
             title = ": ".join(filter(None, [headings[run], CROSSED]))
             tables.append(_cross_table(run.personal, title))
-    return Section(
-        "The clients’ own models", [EXPLANATION.format(clients_scored_on(found))], tables
-    )
+            pictures.append(_cross_picture(run.personal, title))
+    about = EXPLANATION.format(clients_scored_on(found))
+    return Section("The clients’ own models", [about], tables, pictures)
 
 
 def _cross_table(rows: Sequence[PersonalRow], title: str) -> Table:
     names = [_name(row.client, row.site) for row in rows]
-    models = {"global": [row.global_accuracy for row in rows]}
-    models |= {name: list(row.on_sites) for name, row in zip(names, rows, strict=True)}
-    cells = [
-        [model, *("–" if one is None else text.number(one) for one in accuracies)]
-        for model, accuracies in models.items()
+
+    def told(accuracy: float | None, *kept_back: str) -> str:
+        if accuracy is not None:
+            return text.number(accuracy)
+        return WITHHELD if kept_back else "–"
+
+    common = [told(row.global_accuracy, *{*row.withheld} & {"scores"}) for row in rows]
+    own = [
+        [
+            told(accuracy, *{*model.withheld} & {"personal"}, *{*site.withheld} & {"scores"})
+            for accuracy, site in zip(model.on_sites, rows, strict=True)
+        ]
+        for model in rows
     ]
-    stays = any(None in row.on_sites for row in rows)
+    cells = [[name, *row] for name, row in zip(["global", *names], [common, *own], strict=True)]
+    stays = any(WITHHELD in row for row in cells)
     return Table(("Model, accuracy in % on", *names), cells, title, STAYS if stays else "")
+
+
+def _cross_picture(rows: Sequence[PersonalRow], title: str) -> Picture:
+    names = [_name(row.client, row.site) for row in rows]
+    models = [[row.global_accuracy for row in rows], *(row.on_sites for row in rows)]
+    cells = np.array(models, dtype=float)
+    down, across = ("model", ["global", *names]), ("test images of", names)
+    chart = charts.matrix(cells, down, across, "accuracy, %", "range", digits=1)
+    about = f"Heat map: accuracy of {len(models)} models on the test images of {len(names)} sites."
+    known = bool(np.isfinite(cells).any())
+    return Picture(f"{title[0].upper()}{title[1:]}", about, SHADES, chart if known else None)
 
 
 def _name(client: int, site: str, kind: str = "client") -> str:

@@ -48,14 +48,15 @@ def keep_personal_models(
     """Write the personal part of each client, and score its model as `client_accuracies` does:
     [clients] in percent, NaN for those that have never trained; and on every client's own test
     images: [clients, clients], empty where these have none. Clients that are elsewhere keep their
-    parts, and score their models themselves, on their own images alone."""
+    parts, or lend them to the others, and score the models themselves."""
     mixes, weights_sha256 = data.label_mixes(), sha256(weights)
     accuracies = torch.full((len(mixes),), torch.nan, dtype=torch.float64)
     each = engine.sites is not None or data.dataset.test.owners is not None
     on_sites = accuracies.repeat(len(mixes), 1) if each else torch.empty(len(mixes), 0)
     if engine.sites is not None:
-        for client, accuracy in _told(engine.sites, weights).items():
-            accuracies[client] = on_sites[client, client] = accuracy
+        for (client, site), accuracy in _told(engine.sites, weights).items():
+            on_sites[client, site] = accuracy
+        accuracies = on_sites.diagonal().clone()
     for client, part in engine.personal_parts():
         engine.begin_evaluation({**weights, **part})
         if result := engine.end_evaluation():
@@ -69,7 +70,7 @@ def keep_personal_models(
     return accuracies, on_sites
 
 
-def _told(sites: SiteScoring, weights: Tensors) -> Mapping[int, float]:
+def _told(sites: SiteScoring, weights: Tensors) -> Mapping[tuple[int, int], float]:
     """Sites that do not answer must not spoil a finished run."""
     try:
         return sites.personal_accuracies(weights)

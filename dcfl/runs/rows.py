@@ -202,9 +202,10 @@ class PersonalRow(Row):
     site: Text = ""  # its name, if sites have names
     # Its own model on each client's test images, if clients have such; None: nobody may know it.
     on_sites: tuple[Percent | None, ...] = ()
+    withheld: tuple[Text, ...] = ()  # its "personal" part from other sites, its "scores"
 
     def _is_written(self, name: str) -> bool:
-        return name not in ("site", "on_sites") or bool(getattr(self, name))
+        return name not in ("site", "on_sites", "withheld") or bool(getattr(self, name))
 
 
 @dataclass(frozen=True)

@@ -337,7 +337,7 @@ class Training:
         judged, sites = self._judged(), self._engine.sites
         common = judged.client_accuracies if judged else torch.full_like(own, torch.nan)
         common = sites.own_accuracies if sites else common  # also of those that have answered alone
-        return personal_rows(common, own, on_sites, data.dataset.site_names)
+        return personal_rows(common, own, on_sites, data.dataset.site_names, sites)
 
 
 class Run:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dcfl import tensors as named
 from dcfl.data import Dataset, FederatedData
-from dcfl.engines.engine import OwnScores
+from dcfl.engines.engine import OwnScores, SiteScoring
 from dcfl.errors import TooFewClients
 from dcfl.evaluation import OWN_IMAGES, OWN_MIX, Evaluation, ema, fairness, finite_or_none
 from dcfl.experiment import FederationSettings
@@ -252,7 +252,11 @@ def client_rows(
 
 
 def personal_rows(
-    of_global: Tensor, of_own: Tensor, on_sites: Tensor, site_names: Sequence[str] = ()
+    of_global: Tensor,
+    of_own: Tensor,
+    on_sites: Tensor,
+    site_names: Sequence[str] = (),
+    sites: SiteScoring | None = None,
 ) -> list[PersonalRow]:
     """One row per client, by its accuracies under the global model and under its own, and those of
     its own on all clients' images; or NaN."""
@@ -264,6 +268,7 @@ def personal_rows(
             personal_accuracy=finite_or_none(own),
             site=site_names[client] if site_names else "",
             on_sites=tuple(map(finite_or_none, on_sites[client].tolist())),
+            withheld=sites.kept_back(client) if sites else (),
         )
         for client, (common, own) in enumerate(pairs)
     ]

@@ -40,7 +40,7 @@ def check_update(update: ClientUpdate, broadcast: Broadcast, schema: Schema) -> 
         check_like(update.upload, schema.upload, "upload")
     for tensors in (update.weights, update.upload):
         for name, tensor in tensors.items():
-            _check_values(name, tensor)
+            check_values(name, tensor)
     if not 1 <= update.num_examples < LARGEST_COUNT:
         raise ProtocolError(f"num_examples is {update.num_examples}")
     steps = schema.training.steps_on(update.num_examples)
@@ -63,7 +63,7 @@ def check_like(tensors: Tensors, example: Tensors, what: str) -> None:
             )
 
 
-def _check_values(name: str, tensor: Tensor) -> None:
+def check_values(name: str, tensor: Tensor) -> None:
     if tensor.dtype not in PLAIN:
         raise ProtocolError(f"{name} is {tensor.dtype}")
     if tensor.is_floating_point() and tensor.numel():

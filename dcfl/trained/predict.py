@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from dcfl.client import evaluating
-from dcfl.data import Images, Preparation
-from dcfl.data.catalogue import reading_of
+from dcfl.data import DataSettings, Images, Preparation
+from dcfl.data.catalogue import load_dataset, reading_of
 from dcfl.data.client_data import normalises_by_batch
 from dcfl.data.identical import Digests, are_among, read_digests
+from dcfl.data.readers.npz import read_embedded
 from dcfl.data.readers.pictures import Reading, decode_all, images, in_grey
 from dcfl.engines.placement import choose_devices
 from dcfl.errors import ConfigError, DatasetMissing, require
@@ -68,6 +69,31 @@ def _in(path: Path, labels: dict[str, int]) -> Iterator[Found]:
         yield Found(picture, next((labels[name] for name in folders if name in labels), None))
 
 
+class Rows(NamedTuple):
+    """Inputs that are no pictures in files of their own, such as feature vectors."""
+
+    pixels: Tensor
+    found: list[Found]
+
+
+def rows_in(path: Path, class_names: Sequence[str]) -> Rows:
+    """Of an .npz file: what `dcfl embed` has written of pictures, or a data set, to train on and to
+    test on."""
+    known: dict[str | None, int] = {name: label for label, name in enumerate(class_names)}
+    if (embedded := read_embedded(path)) is not None:
+        labels = (known.get(embedded.class_of(row)) for row in range(len(embedded.features)))
+        found = [Found(Path(f), label) for f, label in zip(embedded.files, labels, strict=True)]
+        return Rows(torch.from_numpy(embedded.features), found)
+    dataset = load_dataset(DataSettings(dataset=f"npz:{path}"))
+    parts = (("train", dataset.train), ("test", dataset.test))
+    found = [
+        Found(path / part / str(row), known.get(dataset.class_names[label]))
+        for part, images in parts
+        for row, label in enumerate(images.labels.tolist())
+    ]
+    return Rows(torch.cat([images.pixels for _, images in parts]), found)
+
+
 class Seen(NamedTuple):
     output: Output | None  # on the CPU; None if no picture could be read
     # Each picture with its row of the output, or with why it could not be read.
@@ -80,30 +106,71 @@ class Classifier:
     folder: Path  # of the run
     model: FeatureModel
     preparation: Preparation
-    channels: int
-    reading: Reading
+    reading: Reading | None  # None: it was not trained on what a picture's file holds
     seen: Digests | None = None  # of the pictures that it was trained on
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of an input; see FeatureModel."""
+        return inputs_of(self.model)[1]
 
     def pixels(self, paths: Sequence[Path]) -> tuple[Tensor, dict[int, str]]:
         """uint8 [n, H, W, C] of the pictures that can be read, and why the others cannot."""
-        rows, reasons = decode_all(paths, self.reading)
-        if self.channels == 1:
+        rows, reasons = decode_all(paths, self._pictures())
+        if self.shape[2] == 1:
             rows = in_grey(rows)
         whole = [position for position in range(len(paths)) if position not in reasons]
         return torch.from_numpy(rows)[whole], reasons
 
-    def look_at(self, places: Iterable[str | Path]) -> Iterator[Seen]:
-        """A hundred pictures at a time, of all that are at these places."""
-        return map(self._see, find_pictures(places, self.model.class_names))
+    def _pictures(self) -> Reading:
+        """Refuses a model that does not look at pictures."""
+        if self.reading is not None:
+            return self.reading
+        where, shape = printable(self.folder), self.shape
+        if sees_pictures(self.model):
+            raise ConfigError(
+                f"{where}: its images have {shape[2]} channels, and pictures have 1 or 3"
+            )
+        kind = "feature vectors" if shape[:2] == (1, 1) else f"inputs of {list(shape)}"
+        raise ConfigError(f"{where}: it was trained on {kind}, not on pictures: give an .npz file")
 
-    @torch.inference_mode()
+    def look_at(self, places: Iterable[str | Path]) -> Iterator[Seen]:
+        """A hundred inputs at a time, of all that are at these places."""
+        paths = [Path(place) for place in places]
+        files = [path for path in paths if path.suffix == ".npz" and path.is_file()]
+        if not files:
+            self._pictures()
+            return map(self._see, find_pictures(paths, self.model.class_names))
+        if len(files) < len(paths):
+            raise ConfigError("pictures and .npz files: take one kind at a time")
+        found = [self._fitting(path) for path in files]
+        return (seen for rows in found for seen in self._of_rows(rows))
+
+    def _fitting(self, path: Path) -> Rows:
+        rows = rows_in(path, self.model.class_names)
+        shape = tuple(rows.pixels.shape[1:])
+        got = (1, 1, *shape) if len(shape) == 1 and len(self.shape) == 3 else shape
+        if got != self.shape:
+            raise ConfigError(
+                f"{printable(path)} has inputs of {list(shape)}, and {printable(self.folder)} was "
+                f"trained on {list(self.shape)}"
+            )
+        return rows
+
+    def _of_rows(self, rows: Rows) -> Iterator[Seen]:
+        for at in range(0, len(rows.found), BLOCK):
+            block = rows.found[at : at + BLOCK]
+            yield self._judged(rows.pixels[at : at + BLOCK], [*zip(block, count())])
+
     def _see(self, block: tuple[Found, ...]) -> Seen:
         pixels, reasons = self.pixels([found.path for found in block])
         row = count()
         places = enumerate(block)
         rows = [(found, reasons[at] if at in reasons else next(row)) for at, found in places]
-        if not len(pixels):
-            return Seen(None, rows, [])
+        return self._judged(pixels, rows) if len(pixels) else Seen(None, rows, [])
+
+    @torch.inference_mode()
+    def _judged(self, pixels: Tensor, rows: list[tuple[Found, int | str]]) -> Seen:
         device = next(self.model.parameters()).device
         with evaluating(self.model):
             output = self.model(self.preparation.clean(on_device(pixels, device)))
@@ -116,27 +183,21 @@ class Classifier:
 
 
 def open_classifier(folder: Path, which: Which = "last", network: Network = None) -> Classifier:
-    """Open a run's model. Refuses those that do not look at pictures."""
+    """Open a run's model."""
     model = load_model(folder, which, model=network)
     preparation, shape = inputs_of(model)
-    if not sees_pictures(model):
-        kind = "feature vectors" if shape[:2] == (1, 1) else f"inputs of {list(shape)}"
-        raise ConfigError(f"{printable(folder)}: it was trained on {kind}, not on pictures")
-    size, _, channels = shape
-    if channels not in (1, 3):
-        raise ConfigError(
-            f"{printable(folder)}: its images have {channels} channels, and pictures have 1 or 3"
-        )
     if normalises_by_batch(model):
         warnings.warn(
             'model.norm = "batch-nostats": what the model says of a picture depends on the '
             "pictures beside it; give it many at once that mix the classes",
             stacklevel=3,
         )
-    data = data_settings(RecordedRun.open(folder))
-    reading = replace(reading_of(data), size=size, broken="skip", unreadable="skip")
+    reading = None
+    if sees_pictures(model) and shape[2] in (1, 3):
+        data = data_settings(RecordedRun.open(folder))
+        reading = replace(reading_of(data), size=shape[0], broken="skip", unreadable="skip")
     model, seen = model.to(choose_devices("auto")[0]), read_digests(folder)
-    return Classifier(folder, model, preparation, channels, reading, seen)
+    return Classifier(folder, model, preparation, reading, seen)
 
 
 class Candidate(NamedTuple):
@@ -189,7 +250,8 @@ def predict(
 
     Args:
         run_folder: The folder of a run that has finished.
-        pictures: Files, and folders with pictures in or below them.
+        pictures: Files, and folders with pictures in or below them. Or .npz files of feature
+            vectors or other inputs: data sets, or what `dcfl embed` writes.
         top: How many labels to rank for each picture.
         which: "last" or "best", see `load_model`.
         model: The network, if it is one of your own, see `load_model`.

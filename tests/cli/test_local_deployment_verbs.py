@@ -45,10 +45,13 @@ def test_data_without_its_kind_and_a_folder_that_is_not_there(
 ) -> None:
     (tmp_path / "scans").mkdir()
     _, _, err = unmeasured("flower", "up", "--data", "scans")
-    assert err == "dcfl: --data scans: give folder:PATH, such as folder:scans\n"
+    assert err == "dcfl: --data scans: give folder:PATH or npz:FILE, such as folder:scans\n"
     _, _, err = unmeasured("flower", "up", "--data", "folder:scan")
     said = f"{tmp_path / 'scan'} is not there, or is not a folder"
     assert err == f"dcfl: --data folder:scan: {said}\n"
+    _, _, err = unmeasured("flower", "up", "--data", "npz:scans")
+    said = f"{tmp_path / 'scans'} is not there, or is not a file"
+    assert err == f"dcfl: --data npz:scans: {said}\n"
 
 
 @pytest.mark.parametrize(

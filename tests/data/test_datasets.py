@@ -185,3 +185,13 @@ def test_a_data_set_is_printed_in_five_lines() -> None:
         "  classes  10: 0, 1, 2, 3, 4 and 5 more",
         "  clients  as data.partition says",
     ]
+
+
+def test_the_groups_that_are_told_are_those_to_train_on() -> None:
+    """Of ten patients, two are to test on."""
+    inputs = np.random.default_rng(0).normal(size=(40, 3))
+    data = Dataset.of(inputs, [0, 1] * 20, groups=np.arange(40) // 4)
+    assert data.train.groups is not None
+    told = f"  train    {len(data.train)} of [3], in {len(data.train.groups.unique())} groups"
+    assert data.group_count == 10
+    assert repr(data).splitlines()[1] == told

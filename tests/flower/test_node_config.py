@@ -163,13 +163,14 @@ def test_every_key_is_read() -> None:
     given |= {"group": "none", "classes": "a,b"}
     given |= {"withhold": "scores", "audit": "a.jsonl", "rounds": 3, "rounds-per-day": 9}
     given |= {"privacy-epsilon": 8.0, "privacy-delta": 1e-6, "app-sha256": "0" * 64}
-    given |= {"secure-sum": 5}
+    given |= {"secure-sum": 5, "lend": "personal"}
     assert {*given} == {*KEYS}
     read = NodeConfig.read(given)
     assert (read.privacy_noise, read.memories_folder, read.data_path) == (2, Path("m"), "d")
     budget = PrivacyBudget(2, 8.0, 1e-6)
     log = AuditLog(Path("a.jsonl"))
-    assert read.rules == SiteRules(frozenset({"scores"}), 3, 9, budget, 5, one_owner=False, log=log)
+    scores = frozenset({"scores"})
+    assert read.rules == SiteRules(scores, 3, 9, budget, 5, one_owner=False, lends=True, log=log)
     assert NodeConfig.read({**NODE, "data": "folder:x"}).rules.one_owner
 
 

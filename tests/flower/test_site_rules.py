@@ -86,7 +86,8 @@ def test_rounds_over_all_runs_and_clients_of_an_owner(tmp_path: Path) -> None:
 def test_each_kind_of_scoring_is_answered_once_more_than_training(
     kind: str, limit: str, tmp_path: Path
 ) -> None:
-    rules = SiteRules(**{limit: 2}, one_owner=True, log=AuditLog(tmp_path / "a.jsonl"))
+    log = AuditLog(tmp_path / "a.jsonl")
+    rules = SiteRules(**{limit: 2}, one_owner=True, lends=True, log=log)
     for number in range(3):
         scored(rules, kind, f"{number}", number)
     refused(lambda: scored(rules, kind, OTHER, 4), Refusal.ENOUGH_ANSWERED)
@@ -104,7 +105,7 @@ def scored(rules: SiteRules, kind: str, run: str, client: int) -> None:
 def test_messages_at_once_do_not_all_take_the_last_round(kind: str, tmp_path: Path) -> None:
     """All are let in, and all but as many as are allowed are refused when they have computed:
     whether with an answer or a failure, which may tell of the images too."""
-    rules = SiteRules(rounds=1, one_owner=True, log=AuditLog(tmp_path / "a.jsonl"))
+    rules = SiteRules(rounds=1, one_owner=True, lends=True, log=AuditLog(tmp_path / "a.jsonl"))
     questions = [Question(kind, Task(f"{number}" * 32, 1, number)) for number in range(4)]
     for question in questions:
         rules.check(question)
@@ -334,7 +335,7 @@ def test_scores_of_a_personal_part_are_no_way_around_the_noise(
     assert south.on_sites == (None, south.personal_accuracy)  # its part leaves it for nobody
     section = personal_section([recorded], {recorded: ""})
     assert section is not None
-    assert "the site keeps its part to itself" in section.tables[-1].note
+    assert "lends its part of the model to no other" in section.tables[-1].note
 
 
 def test_a_personal_part_does_not_leave_though_it_is_asked_for(

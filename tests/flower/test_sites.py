@@ -26,6 +26,7 @@ from flwr.cli.build import build_fab_from_disk
 from PIL import Image
 
 from dcfl.config import as_tables, to_toml
+from dcfl.data import Dataset
 from dcfl.data.settings import DataSettings
 from dcfl.errors import CODES
 from dcfl.experiment import Experiment
@@ -462,6 +463,45 @@ def test_a_site_that_reboots_costs_neither_a_round_nor_the_score(
     assert there.summary.weights_sha256 == whole
     scores = [row.max_accuracy for row in RecordedRun.open(tmp_path / "here").rounds]
     assert [row.max_accuracy for row in there.rounds] == pytest.approx(scores)
+
+
+def test_sites_serve_vectors_and_lend_their_own_parts(
+    dcfl: Dcfl, folder: Path, tmp_path: Path
+) -> None:
+    """The weights, and every model on every site's test vectors, of a simulation."""
+    rng, labels = np.random.default_rng(0), np.arange(80) % 2
+    inputs = rng.normal(size=(80, 6)) + labels[:, None]
+    sites = np.repeat(["north", "south"], 40)
+    whole = Dataset.of(inputs, labels, class_names=["calm", "wild"], sites=sites)
+    whole.save(tmp_path / "whole.npz")
+    for number, name in enumerate(("north", "south")):
+        train, test = whole.arrays.site_offsets, whole.arrays.test_owners == number
+        own = slice(train[number], train[number + 1])
+        stored: dict[str, Any] = {"class_names": ["calm", "wild"]}
+        stored["train_features"] = whole.arrays.train_pixels[own]
+        stored["train_labels"] = whole.arrays.train_labels[own]
+        stored["test_features"] = whole.arrays.test_pixels[test]
+        stored["test_labels"] = whole.arrays.test_labels[test]
+        np.savez(tmp_path / f"{name}.npz", **stored)
+    home, out = tmp_path / "home", tmp_path / "there"
+    configs = [f'data="npz:{tmp_path}/{name}.npz" lend="personal"' for name in ("north", "south")]
+    up(home, 2, True, configs, ["north", "south"])
+    words = [*FEW, "model.name=mlp", "method.name=fedavg", 'federation.personal=["classifier"]']
+    try:
+        told = ["data.dataset=remote", "data.features=6", 'data.class_names=["calm","wild"]']
+        dcfl("flower", "run", *words, *told, "--home", str(home), "--out", str(out))
+    finally:
+        down(home)
+    usual = ["data.mean=[0.0]", "data.std=[1.0]"]
+    together = [*words[1:], f"data.dataset=npz:{tmp_path / 'whole.npz'}", *usual]
+    whole_sha256 = embedded(tmp_path / "here", *together)
+    there, here = (RecordedRun.open(tmp_path / name) for name in ("there", "here"))
+    assert there.summary is not None
+    assert there.summary.weights_sha256 == whole_sha256
+    assert [row.on_sites for row in there.personal] == [row.on_sites for row in here.personal]
+    assert "withheld" not in (out / "personal.jsonl").read_text()
+    said = dcfl("predict", str(out), str(tmp_path / "north.npz"))
+    assert "of 40 whose class is known" in said
 
 
 def test_a_site_joins_while_the_server_runs_and_a_run_without_a_terminal_is_stopped(

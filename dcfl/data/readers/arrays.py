@@ -46,7 +46,7 @@ BLOCK = 4096  # rows of floating-point images converted at a time
 def pixels_of(where: str, images: NDArray[Any]) -> Pixels:
     """Images as [n, H, W, C], or feature vectors [n, d]."""
     if images.ndim == 2 and images.dtype.kind == "f":
-        return _floats(where, images)
+        return floats_of(where, images)
     laid_out = _channels_last(where, images)
     if images.dtype == np.uint8:
         return np.ascontiguousarray(laid_out)
@@ -55,7 +55,7 @@ def pixels_of(where: str, images: NDArray[Any]) -> Pixels:
     raise DatasetCorrupt(f"{where}: images must be uint8 or floats in [0, 1], not {images.dtype}")
 
 
-def _floats(where: str, values: NDArray[Any]) -> NDArray[np.float32]:
+def floats_of(where: str, values: NDArray[Any]) -> NDArray[np.float32]:
     if values.size == 0:
         raise DatasetCorrupt(f"{where}: no numbers in {list(values.shape)}")
     with np.errstate(over="ignore"):
@@ -72,7 +72,7 @@ def as_given(where: str, values: NDArray[Any]) -> NDArray[np.float32] | NDArray[
         raise DatasetCorrupt(f"{where}: one array for each example, not {list(values.shape)}")
     if values.dtype.kind == "f":
         first = values.ndim == 4 and values.shape[3] in (1, 3) and values.shape[1] not in (1, 3)
-        return _floats(where, values.transpose(0, 3, 1, 2) if first else values)
+        return floats_of(where, values.transpose(0, 3, 1, 2) if first else values)
     if values.dtype.kind not in "iub":
         raise DatasetCorrupt(f"{where}: numbers are needed, not {values.dtype}")
     if values.size == 0 or not 0 <= int(values.min()) <= int(values.max()) < 2**31 - 1:
@@ -85,7 +85,7 @@ def as_given(where: str, values: NDArray[Any]) -> NDArray[np.float32] | NDArray[
 
 def inputs_of(where: str, values: NDArray[Any]) -> Pixels:
     if values.ndim == 2 and values.dtype.kind == "f":
-        return _floats(where, values)
+        return floats_of(where, values)
     if _laid_out(values) is None or not values.size:
         return as_given(where, values)
     if values.dtype.kind == "f" and not 0 <= values.min() <= values.max() <= 1:

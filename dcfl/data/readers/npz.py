@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 from zipfile import ZipFile, ZipInfo
 
 import numpy as np
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dcfl.data.readers.arrays import (
     Arrays,
     as_given,
+    floats_of,
     labels_of,
     numbered_names,
     pixels_of,
@@ -122,6 +123,40 @@ def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
             raise DatasetCorrupt(f"{path}: no {missing[0]}")
         _require_modest(path, [members[key] for key in keys], any_ratio=True)
         return {key: _read(path, archive, key, members[key]) for key in keys}
+
+
+class Embedded(NamedTuple):
+    """The embeddings of pictures, a row each."""
+
+    features: NDArray[np.float32]  # [n, d]
+    files: list[str]
+    labels: NDArray[np.int64]  # -1: not known
+    class_names: tuple[str, ...]
+
+    def class_of(self, row: int) -> str | None:
+        label = int(self.labels[row])
+        return None if label < 0 else self.class_names[label]
+
+
+def read_embedded(path: Path) -> Embedded | None:
+    """What `dcfl embed` has written of pictures; `features` are enough. None if there are none."""
+    with _one_line(str(path)), open_data(path, MAX_FILE) as stream, ZipFile(stream) as archive:
+        known = {*_members(path, archive)} & {"features", "files", "labels", "class_names"}
+    if "features" not in known:
+        return None
+    stored = read_arrays(path, tuple(known))
+    where = f"{path}: features"
+    if stored["features"].ndim != 2:
+        raise DatasetCorrupt(f"{where}: one vector for each example is needed")
+    features = floats_of(where, stored["features"])
+    count = len(features)
+    files = stored.get("files", np.array([f"{path}/{row}" for row in range(count)]))
+    labels = stored.get("labels", np.full(count, -1))
+    names = _names(path, "class_names", stored.get("class_names")) or ()
+    fits = labels.dtype.kind in "iu" and len(files) == len(labels) == count
+    if not fits or not -1 <= labels.min() <= labels.max() < max(len(names), 0):
+        raise DatasetCorrupt(f"{path}: labels, files and class_names do not fit the features")
+    return Embedded(features, [str(file) for file in files], labels.astype(np.int64), names)
 
 
 @contextmanager

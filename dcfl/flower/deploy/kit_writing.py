@@ -174,10 +174,10 @@ def _data_values(data: str) -> dict[str, str]:
     kind, _, path = data.partition(":")
     plain = path.isprintable() and not set('"\\$') & set(path) and path == path.strip()
     whole = Path(path).is_absolute() and ".." not in Path(path).parts
-    if kind not in ("folder", "sites") or not plain or not whole:
+    if kind not in ("folder", "sites", "npz") or not plain or not whole:
         raise ConfigError(
-            f"--data {data}: give folder:PATH or sites:PATH, with the absolute path at the site, "
-            f'without .. or one of " \\ $ and what cannot be seen'
+            f"--data {data}: give folder:PATH, sites:PATH or npz:FILE, with the absolute path at "
+            f'the site, without .. or one of " \\ $ and what cannot be seen'
         )
     return {"data": data, "pictures": path}
 

@@ -60,7 +60,7 @@ def main(grid: Grid, context: Context) -> None:
         if not roster.keys:
             print(UNBOUND, flush=True)
         if context.run_config.get("asks") == STATISTICS:
-            answers = ask_sites(grid, roster, len(experiment.data.class_names))
+            answers = ask_sites(grid, roster, experiment.data)
             print(printable(f"{TOLD} {json.dumps(answers)}"), flush=True)
             return
         dataset = named_sites(experiment.data, roster)
@@ -95,9 +95,9 @@ def named_sites(data: DataSettings, roster: Roster) -> Dataset | None:
     return replace(load_dataset(data), site_names=roster.names)
 
 
-def ask_sites(grid: Grid, roster: Roster, classes: int) -> dict[str, Any]:
+def ask_sites(grid: Grid, roster: Roster, data: DataSettings) -> dict[str, Any]:
     """The statistics of each site, or why it has told none, by name."""
-    messenger, run = Messenger(grid), uuid4().hex
+    messenger, run, classes = Messenger(grid), uuid4().hex, len(data.class_names)
     nodes = Nodes(messenger, run, roster, classes)
     found: dict[str, Any] = {
         roster.name(place): nodes.absence(place) for place in range(roster.count)
@@ -109,7 +109,7 @@ def ask_sites(grid: Grid, roster: Roster, classes: int) -> dict[str, Any]:
         try:
             if answer is None or isinstance(answer, LostReply):
                 raise ProtocolError(answer.reason if answer else "it has not answered in time")
-            told: Any = read_statistics(answer, task, classes)._asdict()
+            told: Any = read_statistics(answer, task, classes, data.features)._asdict()
         except ProtocolError as error:
             told = str(error)
         found[roster.name(task.client)] = told

@@ -15,8 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from dcfl.config import to_toml
+from dcfl.data import Dataset
 from dcfl.data.augment import Preparation
-from dcfl.data.catalogue import dataset_of, reading_of
+from dcfl.data.catalogue import dataset_of, load_dataset, reading_of
 from dcfl.data.identical import identical_pictures
 from dcfl.data.readers.folders import PictureCheck, check_pictures, class_folders, read_folder
 from dcfl.data.readers.pictures import images
@@ -192,10 +193,15 @@ def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Findin
     """`run`: the [data] table that the sites agreed on, if it is at hand."""
     if node.data in ("", ANY_DATA):
         return [_without_pictures(node, run)]
+    if node.data.startswith("npz:"):
+        return _of_file(node, run)
     folder = _own_folder(node)
     if folder is None:
-        remedy = "give folder:PATH, or sites:PATH together with site"
+        remedy = "give folder:PATH, npz:FILE, or sites:PATH together with site"
         return [wrong(DATA, f"data = {printable(node.data)!r} names no folder", remedy)]
+    if run is not None and run.features:
+        remedy = 'set data = "npz:FILE", as `dcfl embed` writes it, or agree with the operator'
+        return [wrong(DATA, "the run is of feature vectors, and these are pictures", remedy)]
     try:
         found = check_pictures(folder)
     except DCFLError as error:
@@ -208,10 +214,32 @@ def check_data(node: NodeConfig, run: DataSettings | None = None) -> list[Findin
     return [read, _broken(found, node, run), _classes(found, node, run), _groups(folder, node)]
 
 
+def _of_file(node: NodeConfig, run: DataSettings | None) -> list[Finding]:
+    """Of feature vectors, or of pictures in arrays."""
+    path = Path(node.data.removeprefix("npz:"))
+    try:
+        own = load_dataset(node.with_own_rules(DataSettings(dataset=node.data)))
+        if run is not None and run.dataset == "remote":
+            node.load(run)
+    except DCFLError as error:
+        remedy = "correct data in the node config or the file, or agree with the operator"
+        return [wrong(DATA, printable(error, 400), remedy)]
+    sizes = own.train.labels.bincount(minlength=own.classes).tolist()
+    classes = PictureCheck(path, dict(zip(own.class_names, sizes, strict=True)), {})
+    told = f"{len(own.train):,} to train on, {len(own.test):,} to test on, each {list(own.shape)}"
+    groups = f"{own.group_count:,} groups" if own.group_count else "none"
+    return [
+        fine(DATA, f"{told}, in {printable(path)}"),
+        _classes(classes, node, run),
+        fine(GROUPS, f"{groups}, by the file"),
+        _copies(own),
+    ]
+
+
 def _without_pictures(node: NodeConfig, run: DataSettings | None) -> Finding:
     if run is not None and run.dataset == "remote":
         text = "the run trains on the sites' own pictures, and the node config names none"
-        return wrong(DATA, text, 'set data = "folder:PATH"')
+        return wrong(DATA, text, 'set data = "folder:PATH" or "npz:FILE"')
     served = "whatever a run names" if node.data else "public data sets, by name"
     return fine(DATA, f"no pictures of its own: it serves {served}")
 
@@ -260,7 +288,11 @@ def _identical(folder: Path, node: NodeConfig, run: DataSettings | None) -> Find
         arrays = read_folder(folder, replace(reading, warn=lambda line: None))
     except DCFLError as error:  # such as more than the memory holds
         return fine(IDENTICAL, f"not looked for: {error}")
-    found = str(identical_pictures(dataset_of(folder.name, arrays, Preparation((), ()))))
+    return _copies(dataset_of(folder.name, arrays, Preparation((), ())))
+
+
+def _copies(dataset: Dataset) -> Finding:
+    found = str(identical_pictures(dataset))
     remedy = "remove copies: a model is judged too well by pictures that it was trained on"
     return fine(IDENTICAL, found or "none in two places that matter", remedy if found else "")
 

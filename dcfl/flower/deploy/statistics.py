@@ -44,8 +44,8 @@ def statistics(link: Connection, asked: Experiment, roster: Roster) -> Answers:
 
 
 def pooled(answers: Answers) -> tuple[list[float], list[float]]:
-    """Mean and deviation of all pixels of the sites that tell them. A site that withholds its size
-    counts as the mean of the others."""
+    """Mean and deviation of all pixels, or of each number of all vectors, of the sites that tell
+    them. A site that withholds its size counts as the mean of the others."""
     told = [one for one in answers.values() if not isinstance(one, str) and one.mean]
     if not told:
         return [], []
@@ -62,5 +62,5 @@ def pooled(answers: Answers) -> tuple[list[float], list[float]]:
     squares = mean_of(
         [[m * m + s * s for m, s in zip(one.mean, one.std, strict=True)] for one in told]
     )
-    std = [sqrt(max(square - m * m, 1e-4)) for square, m in zip(squares, mean, strict=True)]
-    return [round(m, 4) for m in mean], [round(s, 4) for s in std]
+    std = [sqrt(max(square - m * m, 1e-12)) for square, m in zip(squares, mean, strict=True)]
+    return [float(f"{m:.4g}") for m in mean], [float(f"{s:.4g}") for s in std]

@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_said_in_a_line(
 @pytest.mark.parametrize(
     "data",
     [
-        *("scans", "folder:scans", "any", "folder:", "npz:/a", "folder:/a/../../etc", "folder:/.."),
+        *("scans", "folder:scans", "any", "folder:", "npz:a", "folder:/a/../../etc", "folder:/.."),
         *(
             f"folder:/a{odd}b"
             for odd in '"\\$\n\r\t\0\x1b\x7f\x85\xa0\u2028\u202e\u2066\u200b\udc80'

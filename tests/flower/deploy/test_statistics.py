@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import CompletedProcess, TimeoutExpired
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from dcfl.errors import ProtocolError
 from dcfl.flower import codec
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import SiteStatistics, Task
+from dcfl.flower.deploy import superlink
 from dcfl.flower.deploy.server_app import ask_sites
 from dcfl.flower.deploy.statistics import pooled
+from dcfl.flower.deploy.superlink import Connection
 from dcfl.flower.roster import Roster
 from dcfl.flower.site_failures import Refusal
 from tests.flower.in_process import InProcessGrid
@@ -34,11 +37,12 @@ def asked(
 ) -> dict[str, Any]:
     own = [{**one, "audit": str(logs / f"{place}.jsonl")} for place, one in enumerate(rules)]
     sites = Sites(folders, own)
-    text = to_toml(as_tables(remote_experiment(Path("never written"), **changes)))
+    experiment = remote_experiment(Path("never written"), **changes)
+    text = to_toml(as_tables(experiment))
     grid = InProcessGrid(app, 2, {"experiment": text})
     for place, context in enumerate(grid.contexts.values()):
         context.node_config.update(sites.node(place))
-    return ask_sites(grid, Roster(2, names=("north", "south")), 2)
+    return ask_sites(grid, Roster(2, names=("north", "south")), experiment.data)
 
 
 def told(answers: dict[str, Any]) -> dict[str, SiteStatistics | str]:
@@ -126,3 +130,18 @@ def test_statistics_that_cannot_be_are_refused(said: dict[str, Any]) -> None:
     content = codec.message(task, statistics=ConfigRecord(said))
     with pytest.raises(ProtocolError):
         codec.read_statistics(content, task, 2)
+
+
+def test_the_log_of_a_run_that_has_ended_is_worth_half_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine `flwr log` takes so long, and the answer is there."""
+
+    def slow(link: Connection, command: list[str], wait: float) -> CompletedProcess[bytes]:
+        if wait < 30:
+            raise TimeoutExpired(command, wait)
+        return CompletedProcess(command, 0, b"dcfl statistics: {}", b"")
+
+    monkeypatch.setattr(superlink, "_call", slow)
+    monkeypatch.setattr(superlink, "prepare_calls", lambda link: None)
+    assert superlink.log(Connection("localhost:1", tmp_path), 1) == "dcfl statistics: {}"

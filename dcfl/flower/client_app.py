@@ -195,7 +195,8 @@ def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context)
         [*pixels.mean] if told else [],
         [*pixels.std] if told else [],
     )
-    return Answer(codec.statistics_content(task, found), Release(int(told)))
+    tells = told or SIZES not in withheld  # class counts go with sizes
+    return Answer(codec.statistics_content(task, found), Release(int(tells)))
 
 
 def _training_images(site: Site, task: Task) -> Images:
@@ -259,7 +260,9 @@ def _evaluate(site_of: SiteOf, task: Task, message: Message, context: Context) -
     right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
     losses = [loss for part in scores for loss in part.losses]
     found = Score(right or [0] * dataset.classes, losses)
-    return Answer(codec.score_content(task, found, _test_images(site.runner)))
+    # Images that data.holdout keeps back are trained on in other runs, and scores have no noise.
+    release = Release(int(dataset.held_out))
+    return Answer(codec.score_content(task, found, _test_images(site.runner)), release)
 
 
 def _all_scores(
@@ -278,7 +281,8 @@ def _all_scores(
     with reproducible(site.threads):
         model = _sent_model(site, message)
         scores = scores_of(model, dataset.test, dataset.preparation, dataset.classes)
-    release = Release(int(personal))  # the personal part is of training images, and has no noise
+    # The personal part is of training images, and has no noise; for the others see `_evaluate`.
+    release = Release(int(personal or dataset.held_out))
     return Answer(codec.message(task, scores=codec.encode(scores.tensors)), release)
 
 
@@ -356,7 +360,7 @@ ABOUT = (
 
 def _about(experiment: str) -> str:
     """What is asked for, as the run's config has it, for a line of the record."""
-    with suppress(ValueError, RecursionError):
+    with suppress(ValueError, RecursionError, AttributeError):  # what should be a table may be none
         tables = tomllib.loads(experiment)
         words = (key.partition(".") for key in ABOUT)
         pairs = ((f"{table}.{key}", tables.get(table, {}).get(key)) for table, _, key in words)

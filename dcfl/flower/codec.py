@@ -39,7 +39,7 @@ from dcfl.tensors import as_rows, from_rows
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
 OTHER_IMAGES = "a score of other test images than it said it has when it joined"
-MOST_CHANNELS = 4  # of a picture
+CHANNELS = 3  # of every picture at a site
 PROTOCOL = 3  # of what server and nodes say to each other; both must speak the same
 
 
@@ -178,7 +178,8 @@ def read_statistics(content: RecordDict, task: Task, classes: int) -> SiteStatis
     total = _count(record, "images") if "images" in record else None
     counts = _counts(record, "by_class", classes) if "by_class" in record else []
     mean, std = _shares(record, "mean"), _shares(record, "std")
-    if len(mean) != len(std) or len(mean) > MOST_CHANNELS or (counts and sum(counts) != total):
+    fits = len(mean) == len(std) and len(mean) in (0, CHANNELS)
+    if not fits or (counts and sum(counts) != total):
         raise ProtocolError("statistics that do not fit together")
     return SiteStatistics(total, counts, mean, std)
 
@@ -326,6 +327,8 @@ def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
     losses = record.get("losses")
     if not isinstance(losses, list) or not all(map(_is_reasonable, losses)):
         raise ProtocolError("a score whose losses are not numbers within reason")
+    if any(loss < 0 for loss in losses) or len(losses) > sum(images):  # one of each batch
+        raise ProtocolError("a score whose losses are not those of its images")
     return Score(right, [float(loss) for loss in losses])
 
 

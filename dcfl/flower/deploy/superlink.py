@@ -83,7 +83,7 @@ def stop(link: Connection, run: int) -> None:
         ask(link, "stop", str(run), CONNECTION_NAME)
 
 
-def log(link: Connection, run: int, wait: float = 15.0) -> str:
+def log(link: Connection, run: int, wait: float = 60.0) -> str:
     """What the server side of a run has written so far; empty if that is nothing yet."""
     prepare_calls(link)
     command = [script("flwr"), "log", str(run), CONNECTION_NAME, "--show"]

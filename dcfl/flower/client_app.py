@@ -6,7 +6,6 @@ What the site itself decides is in its node config: see node_config.py.
 from __future__ import annotations
 
 import sys
-import tomllib
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -360,8 +359,8 @@ ABOUT = (
 
 def _about(experiment: str) -> str:
     """What is asked for, as the run's config has it, for a line of the record."""
-    with suppress(ValueError, RecursionError, AttributeError):  # what should be a table may be none
-        tables = tomllib.loads(experiment)
+    with suppress(*config.NOT_TOML):
+        tables = config.tables_in(experiment)
         words = (key.partition(".") for key in ABOUT)
         pairs = ((f"{table}.{key}", tables.get(table, {}).get(key)) for table, _, key in words)
         told = [f"{k} = {v}" for k, v in pairs if v is not None and v is not False]

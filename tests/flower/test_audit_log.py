@@ -405,7 +405,15 @@ def test_empty_lines_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(parsed) == 2  # the head, and the one line
 
 
-@pytest.mark.parametrize("table", ["method = 'x'", "data = 5", "server = true", "model = [1]"])
+STRANGE = [
+    "method = 'x'",
+    "data = 5",
+    "server = true",
+    "a." * 10**5 + "b = 1",
+]  # the last took hours
+
+
+@pytest.mark.parametrize("table", STRANGE, ids=["text", "number", "bool", "parts"])
 def test_a_config_of_no_tables_is_recorded_too(table: str, tmp_path: Path) -> None:
     context = Context(
         1, 1, {"audit": str(tmp_path / "a.jsonl")}, RecordDict(), {"experiment": table}

@@ -327,9 +327,10 @@ def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
     losses = record.get("losses")
     if not isinstance(losses, list) or not all(map(_is_reasonable, losses)):
         raise ProtocolError("a score whose losses are not numbers within reason")
-    if any(loss < 0 for loss in losses) or len(losses) > sum(images):  # one of each batch
+    found = [float(loss) for loss in losses]
+    if any(loss < 0 for loss in found) or len(found) > sum(images):  # one of each batch
         raise ProtocolError("a score whose losses are not those of its images")
-    return Score(right, [float(loss) for loss in losses])
+    return Score(right, found)
 
 
 def read_scores(content: RecordDict, task: Task, images: list[int]) -> Scores:

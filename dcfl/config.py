@@ -49,20 +49,26 @@ SERVER_KEYS = [field.name for field in fields(ServerSettings) if field.name != "
 def read_toml(path: Path, errors: Literal["strict", "surrogateescape"] = "strict") -> Tables:
     """The tables of a config file, unchecked. `errors`: how to treat bytes that are not UTF-8."""
     try:
-        text = read_whole(path, MOST_OF_CONFIG).decode("utf-8-sig", errors)
-        if any(len(re.findall(r"[^.]\.", part)) > MOST_PARTS for part in re.split("[=,\n]", text)):
-            raise ValueError("a key of too many parts")  # tomllib would take hours
-        tables = tomllib.loads(text)
-        str(tables)  # refuses integers of thousands of hexadecimal digits too
+        return tables_in(read_whole(path, MOST_OF_CONFIG).decode("utf-8-sig", errors))
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such config file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
     except NOT_TOML as error:
         raise ConfigError(f"{path}: not valid TOML: {_why_not(error)}") from error
+
+
+def tables_in(text: str) -> Tables:
+    """The tables of a config's text; an error of NOT_TOML, or a ConfigError, which is one."""
+    if any(len(re.findall(r"[^.]\.", part)) > MOST_PARTS for part in re.split("[=,\n]", text)):
+        raise ValueError("a key of too many parts")  # tomllib would take hours
+    tables = tomllib.loads(text)
+    str(tables)  # refuses integers of thousands of hexadecimal digits too
     for name, table in tables.items():
         if not isinstance(table, dict):
-            raise ConfigError(f"{path}: {name} must stand in a table, such as [data]")
+            raise ConfigError(f"{name} must stand in a table, such as [data]")
     return tables
 
 
@@ -320,7 +326,7 @@ def load_experiment(
 def from_toml(text: str) -> Experiment:
     """Undo `to_toml(as_tables(experiment))`."""
     try:
-        return experiment_from(None, tomllib.loads(text))
+        return experiment_from(None, tables_in(text))
     except NOT_TOML as error:
         raise ConfigError(f"not a config: {_why_not(error)}") from error
 

@@ -172,7 +172,7 @@ class Protection:
         Buffers go back as they came. The numbers of images and steps and the loss depend on the
         data and stay with the client; so does the time it took, unless the noise is seeded.
         """
-        told, _ = private_and_rest(broadcast.shared)
+        told = private_and_rest(broadcast.shared)[0] if self.settings.quantile else {}
         clip = float(told[CLIP]) if CLIP in told else self.settings.clip
         secret = self.settings.secret
         key = None if secret else f"{self.seed}/{broadcast.round}/{update.client}/privacy"
@@ -558,10 +558,11 @@ def check_budget(settings: PrivacySettings, method: Method, schedule: Schedule) 
         rounds = schedule.rounds_within(answers)  # 0 answers where the distance is infinite
         asked = f", for which some client answers {visits} times,"
         fitting = f"at most {rounds} rounds fit; " if rounds else "not even one round fits; "
+    would = f"privacy.noise = {noise:g} would do{coins}"
     raise ConfigError(
         f"privacy.epsilon = {most:g}: {schedule.rounds} rounds{asked} would "
         f"{'have no guarantee' if reached is None else f'reach epsilon {reached:.2f}'} "
-        f"at delta {delta:g}; {fitting}privacy.noise = {noise:g} would do{coins}"
+        f"at delta {delta:g}; {fitting}{would if noise <= LARGEST_SETTING else 'no noise would do'}"
     )
 
 
@@ -664,8 +665,10 @@ def _apart(epsilon: float, delta: float) -> float:
 
 
 def noise_at_client(epsilon: float, delta: float, released: int) -> float:
-    """The least privacy.noise at each client, with three digits."""
-    return max(_rounded_up(distance(1.0, released) / _apart(epsilon, delta)), LEAST_ACCOUNTED)
+    """The least privacy.noise at each client, with three digits; infinite if there is none."""
+    apart = _apart(epsilon, delta)
+    needed = distance(1.0, released) / apart if apart else inf
+    return max(_rounded_up(needed), LEAST_ACCOUNTED)
 
 
 def _boundary(fits: Callable[[float], bool], inside: float, outside: float) -> float:

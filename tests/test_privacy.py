@@ -36,6 +36,7 @@ from dcfl.methods import METHODS, Method
 from dcfl.methods.loading import load_methods
 from dcfl.models import CNN, LeNet
 from dcfl.privacy import (
+    CLIP,
     DEVIATION,
     Draws,
     PrivacySettings,
@@ -51,6 +52,7 @@ from dcfl.privacy import (
     epsilon_at,
     grid_step,
     in_floats,
+    noise_needed,
     releases,
     spent,
 )
@@ -912,3 +914,24 @@ def test_the_method_of_the_page_is_private(tmp_path: Path) -> None:
     assert private["weights"] != plain["weights"]
     assert all(row["outcome"] == "ok" for row in private["clients"])
     assert account(privacy, method(), Schedule(4, 1.0, 0, 3))["epsilon"] == spent(privacy, 6)
+
+
+@pytest.mark.parametrize("sent", [1e-318, 0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_a_server_does_not_choose_the_clip_of_a_client_that_adds_noise(sent: float) -> None:
+    """With a clip near the least numbers of float64 the noise was zero."""
+    weights = {"w": torch.zeros(4096, dtype=torch.float64)}
+    change = torch.randn(4096, dtype=torch.float64)
+    own = at_site(PrivacySettings(clip=1.0, noise=0.5))
+    protection = Protection(own, FEDAVG, frozenset(weights), {}, 0)
+    told = Broadcast(1, weights, {CLIP: torch.tensor(sent, dtype=torch.float64)})
+    reply = protection.protect(ClientUpdate(0, {"w": change}, {}, 1, 1, {}), told).weights["w"]
+    assert reply.std() == pytest.approx(0.5, rel=0.1)
+    assert abs(torch.corrcoef(torch.stack([reply, change]))[0, 1]) < 0.1
+
+
+def test_a_budget_that_no_noise_keeps_is_one_line() -> None:
+    plan = Schedule(10, 0.5, 0, 10)
+    for epsilon, delta in ((1e-300, 1e-12), (1e-9, 1e-12)):
+        with pytest.raises(ConfigError, match=r"not even one round fits; no noise would do$"):
+            check_budget(PrivacySettings(1.0, 4.0, epsilon, delta), FEDAVG, plan)
+    assert [one.noise for one in noise_needed(1e-300, 1e-12, plan, 9)] == [float("inf")] * 3

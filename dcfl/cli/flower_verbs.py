@@ -222,6 +222,8 @@ def run_command(
     from dcfl.runs.folder import RecordedRun
     from dcfl.runs.trust import require_trust
 
+    given = bool(settings or out)
+    require(not (resume and given), "--resume goes on with a run as it is, in its own folder")
     link, roster = _federation(home, kit)
     if resume:
         run_own_files(method_file, model_file)

@@ -108,7 +108,7 @@ class AuditLog:
             file.seek(at.bytes)
             while raw := file.readline(LONGEST_LINE + 1):
                 line = raw.strip(b"\n")
-                entry: AuditEntry | None = _parsed(AuditEntry, line)
+                entry: AuditEntry | None = _parsed(AuditEntry, line) if line else None
                 last = _digest(line) if line else at.last
                 if entry is not None:
                     breaks += entry.after != at.last

@@ -6,7 +6,6 @@ What the site itself decides is in its node config: see node_config.py.
 from __future__ import annotations
 
 import sys
-import tomllib
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -209,7 +208,8 @@ def _statistics(site_of: SiteOf, task: Task, message: Message, context: Context)
         [*pixels.mean] if told else [],
         [*pixels.std] if told else [],
     )
-    return Answer(codec.statistics_content(task, found), Release(int(told)))
+    tells = told or SIZES not in withheld  # class counts go with sizes
+    return Answer(codec.statistics_content(task, found), Release(int(tells)))
 
 
 def _training_images(site: Site, task: Task) -> Images:
@@ -277,7 +277,9 @@ def _evaluate(
     right = [sum(counts) for counts in zip(*(part.right for part in scores), strict=True)]
     losses = [loss for part in scores for loss in part.losses]
     found = Score(right or [0] * dataset.classes, losses)
-    return Answer(codec.score_content(task, found, _test_images(site.runner)))
+    # Images that data.holdout keeps back are trained on in other runs, and scores have no noise.
+    release = Release(int(dataset.held_out))
+    return Answer(codec.score_content(task, found, _test_images(site.runner)), release)
 
 
 def _all_scores(
@@ -292,7 +294,8 @@ def _all_scores(
     with reproducible(site.threads):
         model = _sent_model(site, message)
         scores = scores_of(model, dataset.test, dataset.preparation, dataset.classes)
-    release = Release(int(personal))  # the personal part is of training images, and has no noise
+    # The personal part is of training images, and has no noise; for the others see `_evaluate`.
+    release = Release(int(personal or dataset.held_out))
     return Answer(codec.message(task, scores=codec.encode(scores.tensors)), release)
 
 
@@ -391,8 +394,8 @@ ABOUT = (
 
 def _about(experiment: str) -> str:
     """What is asked for, as the run's config has it, for a line of the record."""
-    with suppress(ValueError, RecursionError):
-        tables = tomllib.loads(experiment)
+    with suppress(*config.NOT_TOML):
+        tables = config.tables_in(experiment)
         words = (key.partition(".") for key in ABOUT)
         pairs = ((f"{table}.{key}", tables.get(table, {}).get(key)) for table, _, key in words)
         told = [f"{k} = {v}" for k, v in pairs if v is not None and v is not False]

@@ -39,7 +39,7 @@ from dcfl.tensors import as_rows, from_rows
 FORMAT = "dcfl.safetensors"
 PART = "tensors"  # the one array of a record
 OTHER_IMAGES = "a score of other test images than it said it has when it joined"
-MOST_CHANNELS = 4  # of a picture
+CHANNELS = 3  # of every picture at a site
 PROTOCOL = 4  # of what server and nodes say to each other; both must speak the same
 
 
@@ -186,7 +186,7 @@ def read_statistics(
     mean, std = (_reals(record, key) for key in ("mean", "std"))
     if not features and not all(0 <= value <= 1 for value in mean + std):
         raise ProtocolError("statistics that are not of pixels from 0 to 1")
-    fits = len(mean) in (0, features) if features else len(mean) <= MOST_CHANNELS
+    fits = len(mean) in (0, features or CHANNELS)
     if len(mean) != len(std) or not fits or (counts and sum(counts) != total):
         raise ProtocolError("statistics that do not fit together")
     return SiteStatistics(total, counts, mean, std)
@@ -335,7 +335,10 @@ def read_score(content: RecordDict, task: Task, images: list[int]) -> Score:
     losses = record.get("losses")
     if not isinstance(losses, list) or not all(map(_is_reasonable, losses)):
         raise ProtocolError("a score whose losses are not numbers within reason")
-    return Score(right, [float(loss) for loss in losses])
+    found = [float(loss) for loss in losses]
+    if any(loss < 0 for loss in found) or len(found) > sum(images):  # one of each batch
+        raise ProtocolError("a score whose losses are not those of its images")
+    return Score(right, found)
 
 
 def read_scores(content: RecordDict, task: Task, images: list[int]) -> Scores:

@@ -72,6 +72,8 @@ class NodeConfig:
             value = given.get(key, field.default)
             if isinstance(value, bool) or not isinstance(value, kinds[str(field.type)]):
                 raise SiteRefusal(f"{key} in its node config is not of the type {field.type}")
+            if isinstance(value, str) and "\0" in value:
+                raise SiteRefusal(f"{key} in its node config has a character that no path has")
             if key in LIMITS and key in given and not 0 < value <= LIMITS[key]:  # type: ignore[operator]
                 raise SiteRefusal(f"{key} in its node config must be above 0, to {LIMITS[key]:g}")
         return cls(**{key.replace("-", "_"): value for key, value in given.items()})  # type: ignore[arg-type]

@@ -22,10 +22,11 @@ from dcfl.engines.memories import read_memory
 from dcfl.errors import CheckpointError, ProtocolError
 from dcfl.flower.codec import Task
 from dcfl.messages import Tensors
-from dcfl.system.storage import private_folder, storage, sync_folder, write_whole
+from dcfl.system.storage import private_folder, read_data, storage, sync_folder, write_whole
 from dcfl.system.tensor_files import write_tensors
 
 KEPT_RUNS = 3  # beside the one that begins: a killed run never says that it has ended
+KEPT_PERSONAL = 16  # runs that have left a personal part here, which the site may still want
 UNSENT = "unsent.safetensors"
 RUN_NAME = re.compile(r"[0-9a-f]{32}")
 
@@ -84,17 +85,18 @@ class NodeMemories:
             self._make_folder(task.run)
             write_whole(path, text, durable=True, private=True)
 
-    def take_secrets(self, task: Task) -> str:
+    def take_secrets(self, task: Task) -> bytes:
         """And nobody takes them again; empty if somebody has."""
         path = self._secrets(task)
         taken = path.with_name(f"{path.name}.{token_hex(8)}")
         with suppress(FileNotFoundError):
             path.rename(taken)
             sync_folder(path.parent)
-            text = taken.read_text()
-            taken.unlink()
+            with storage(taken):
+                text = read_data(taken)
+                taken.unlink()
             return text
-        return ""
+        return b""
 
     def _secrets(self, task: Task) -> Path:
         return self._run(task.run) / f"secrets-{task.client:06d}.json"
@@ -120,8 +122,11 @@ class NodeMemories:
     def _make_room(self) -> None:
         runs = [path for path in self.folder.glob("*") if RUN_NAME.fullmatch(path.name)]
         runs.sort(key=lambda path: path.stat().st_mtime)
-        for old in runs[: max(0, len(runs) - KEPT_RUNS)]:
-            shutil.rmtree(old, ignore_errors=True)
+        personal = [run for run in runs if any(run.glob(f"*/{TRAINED_ON}"))]
+        others = [run for run in runs if run not in personal]
+        for own, most in ((personal, KEPT_PERSONAL), (others, KEPT_RUNS)):
+            for old in own[: max(0, len(own) - most)]:
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def _owner(task: Task, round: int) -> str:

@@ -126,6 +126,10 @@ class Refusal(StrEnum):
         "its replies leave it in sums of at least {least} replies alone: set server.secure, and "
         "server.secure_threshold for rounds of enough clients"
     )
+    STATISTICS_NO_SUM = (
+        "its replies leave it in sums of at least {least} replies alone, and statistics of its "
+        "images are no sum"
+    )
     SUM_STEP = "server.secure: it takes each step of a round once, in order; this is not next"
     SUM_OF_FEW = "server.secure: a sum of {found} clients, where {needed} are needed"
     SUM_OF_STRANGERS = "server.secure: a list of clients that does not fit its part in the round"

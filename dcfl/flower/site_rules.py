@@ -101,6 +101,8 @@ class SiteRules:
             raise Refusal.NOT_LENT.error()
         if question.kind in _UNPROTECTED and self.budget.demands_noise:
             raise _UNPROTECTED[question.kind].error()
+        if question.kind == ASKS_STATISTICS and self.least_sum > 1:
+            raise Refusal.STATISTICS_NO_SUM.error(least=self.least_sum)
         if self._is_limited(question):
             self._check_rounds(self._history(question.task), question)
 

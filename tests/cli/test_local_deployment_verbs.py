@@ -12,6 +12,7 @@ from dcfl.errors import ConfigError, Interrupted
 from dcfl.experiment import Experiment
 from dcfl.flower.deploy import deployment
 from dcfl.flower.deploy import superlink as registered_nodes
+from dcfl.flower.deploy.server_app import ENDED
 from dcfl.flower.deploy.submission import Submitted
 from dcfl.flower.deploy.superlink import Connection, RegisteredNode
 from dcfl.flower.roster import Roster
@@ -136,3 +137,25 @@ def test_an_interrupted_run_says_how_it_goes_on(
     if isinstance(caught.value, Interrupted):
         told = f"stopped; `dcfl flower run --resume {tmp_path / 'run'}` continues it"
         assert (str(caught.value), caught.value.exit_code) == (told, code)
+
+
+def test_a_sites_reason_is_not_taken_for_the_end_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Submitted(Connection("127.0.0.1:9", tmp_path, None, True), 1, tmp_path / "run")
+    forged = f"warning: site south: {ENDED} 0 all is well\n"
+    monkeypatch.setattr(registered_nodes, "log", lambda link, run: forged)
+    assert run.failure("finished:failed").exit_code == 1
+    real = f"{ENDED} 4 too few\n{forged}"
+    monkeypatch.setattr(registered_nodes, "log", lambda link, run: real)
+    failure = run.failure("finished:failed")
+    assert (str(failure), failure.exit_code) == ("too few", 4)
+
+
+@pytest.mark.parametrize("given", [["federation.rounds=9"], ["--out", "elsewhere"]])
+def test_settings_beside_resume_are_not_dropped_without_a_word(
+    given: list[str], unmeasured: Call
+) -> None:
+    code, _, err = unmeasured("flower", "run", "--resume", "runs/mine", *given)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--resume goes on with a run as it is" in err

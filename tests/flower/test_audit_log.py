@@ -388,3 +388,37 @@ def test_mutations_of_a_log_and_its_head_are_noticed(tmp_path: Path) -> None:
         assert found.breaks or found.entries == known
         with pytest.raises(SiteRefusal):
             rules.check(question)
+
+
+def test_empty_lines_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million of them kept a site busy for minutes."""
+    log, parsed, parse = AuditLog(tmp_path / "audit.jsonl"), list[Any](), audit_log._parsed
+    log.append(lambda history: ENTRY)
+    log.path.open("a").write("\n" * 1000)
+
+    def counting(kind: Any, text: bytes) -> Any:
+        parsed.append(text)
+        return parse(kind, text)
+
+    monkeypatch.setattr(audit_log, "_parsed", counting)
+    assert not log.read().breaks
+    assert len(parsed) == 2  # the head, and the one line
+
+
+STRANGE = [
+    "method = 'x'",
+    "data = 5",
+    "server = true",
+    "a." * 10**5 + "b = 1",
+]  # the last took hours
+
+
+@pytest.mark.parametrize("table", STRANGE, ids=["text", "number", "bool", "parts"])
+def test_a_config_of_no_tables_is_recorded_too(table: str, tmp_path: Path) -> None:
+    context = Context(
+        1, 1, {"audit": str(tmp_path / "a.jsonl")}, RecordDict(), {"experiment": table}
+    )
+    message = Message(codec.message(Task("a" * 32, 1, 0)), dst_node_id=1, message_type="train")
+    assert app(message, context).content["failed"]["code"] == "version"
+    (entry,) = AuditLog(tmp_path / "a.jsonl").read().entries
+    assert (entry.outcome, entry.about) == ("failed", "")

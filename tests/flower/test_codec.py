@@ -651,8 +651,9 @@ SCORES: dict[str, Change] = {
     },
     **{
         f"losses are {value}": entry("score", "losses", value)
-        for value in (None, 0.5, [1, 2], ["1"], [np.nan], [np.inf], [1e308, 1e308])
+        for value in (None, 0.5, [1, 2], ["1"], [np.nan], [np.inf], [1e308, 1e308], [-0.5])
     },
+    "more losses than images": entry("score", "losses", [0.1] * 5),
 }
 
 

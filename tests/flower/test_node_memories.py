@@ -16,16 +16,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dcfl.client import Client
-from dcfl.errors import ProtocolError
+from dcfl.errors import DCFLError, ProtocolError
 from dcfl.flower import codec
 from dcfl.flower.client_app import Site, client_app
 from dcfl.flower.codec import Task
 from dcfl.flower.node_memories import KEPT_RUNS, NodeMemories
 from dcfl.flower.roster import Roster
+from dcfl.flower.secure.member import Member
 from dcfl.messages import Broadcast
 from dcfl.methods import METHODS, Method, Objective
 from dcfl.methods.moon import MOON
 from dcfl.methods.scaffold import Scaffold
+from dcfl.server.fixed_point import FixedPoint
 from dcfl.tensors import snapshot
 from tests import toys
 from tests.engines import runs
@@ -54,6 +56,12 @@ def memory(value: float) -> dict[str, Tensor]:
 def value_of(found: dict[str, Tensor] | None) -> float:
     assert found is not None
     return float(found["w"][0])
+
+
+def pipe(path: Path) -> None:
+    """In place of a file."""
+    path.unlink()
+    os.mkfifo(path)
 
 
 def files(folder: Path) -> list[str]:
@@ -400,3 +408,29 @@ def test_a_client_trains_from_the_memory_of_its_last_accepted_round(
         model=flat(),
     )
     assert weights_of(there) == weights_of(alone)
+
+
+def test_a_personal_part_stays_while_other_runs_come_and_go(memories: NodeMemories) -> None:
+    """All that there is of the site's own model; other runs are the operator's to begin."""
+    own = Task(RUN, 1, 0)
+    memories.save(own, memory(1))
+    memories.keep_digests(own, toys.dataset(4, 1).train)
+    for number in range(KEPT_RUNS + 2):
+        memories.save(Task(f"{number:032x}", 1, 0), memory(number))
+    assert value_of(memories.load(Task(RUN, 2, 0, 1))) == 1
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda path: path.write_bytes(b"\xff\xfe"), lambda path: path.write_text("[" * 9999), pipe],
+    ids=["bytes", "deep", "pipe"],
+)
+def test_spoilt_secrets_of_a_sum_are_one_line(
+    spoil: Callable[[Path], object], memories: NodeMemories
+) -> None:
+    member = Member(memories, FixedPoint(frozenset(), {}, 1.0, 3, 2), Task(RUN, 1, 0))
+    member.offer(codec.message(member.task))
+    spoil(memories.folder / RUN / "secrets-000000.json")
+    with pytest.raises(DCFLError) as caught:
+        member.deal(codec.message(member.task))
+    assert "\n" not in str(caught.value)

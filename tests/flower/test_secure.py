@@ -60,8 +60,8 @@ class InRam(NodeMemories):
     def keep_secrets(self, task: Task, text: str) -> None:
         self.secrets[task.client] = text  # type: ignore[attr-defined]
 
-    def take_secrets(self, task: Task) -> str:
-        return str(self.secrets.pop(task.client, ""))  # type: ignore[attr-defined]
+    def take_secrets(self, task: Task) -> bytes:
+        return str(self.secrets.pop(task.client, "")).encode()  # type: ignore[attr-defined]
 
 
 @dataclass

@@ -442,3 +442,33 @@ def test_an_entry_of_another_kind_costs_nothing(tmp_path: Path) -> None:
     entry = AuditEntry("2026-01-01T00:00:00", RUN, 1, 0, "train", "refused", vectors=1)
     log.append(lambda history: entry)
     answered(SiteRules(budget=PrivacyBudget(epsilon=50.0), log=log), noise=4.0)
+
+
+def test_statistics_are_no_sum(sites: Callable[..., Sites]) -> None:
+    failed = told_by(sites(secure_sum=2), "query.statistics", RUN, 0)["failed"]
+    assert "statistics of its images are no sum" in failed["reason"]
+    assert "statistics" in told_by(sites(secure_sum=1), "query.statistics", RUN, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rules", "changes"),
+    [
+        ("query.statistics", {"withhold": "statistics"}, {}),  # counts are told all the same
+        ("evaluate", {}, {"data__holdout": 0.3}),
+        ("evaluate.scores", {}, {"data__holdout": 0.3}),
+    ],
+)
+def test_no_budget_holds_after_training_images_were_told_of_without_noise(
+    kind: str, rules: dict[str, Any], changes: dict[str, Any], sites: Callable[..., Sites]
+) -> None:
+    assert "failed" not in told_by(sites(**rules), kind, RUN, 0, **changes)
+    failed = told_by(sites(privacy_epsilon=50.0), "train", OTHER, 0, **NOISY)["failed"]
+    assert failed["reason"] == Refusal.BUDGET_UNPROTECTED.value
+
+
+def test_scores_of_test_images_and_withheld_counts_cost_no_budget(
+    sites: Callable[..., Sites],
+) -> None:
+    assert "score" in told_by(sites(), "evaluate", RUN, 0)
+    told_by(sites(withhold="sizes,statistics"), "query.statistics", RUN, 0)
+    assert "weights" in told_by(sites(privacy_epsilon=50.0), "train", OTHER, 0, **NOISY)

@@ -51,6 +51,7 @@ KEY, AUTHORITY, NETWORK, TLS, REGISTERED = "key", "authority", "network", "TLS",
 SECONDS = 10.0  # for one answer over the network
 # A kit keeps its key in a form that Flower's own SuperNode, which checks no app, cannot read.
 KEY_OF_A_KIT = b"-----BEGIN PRIVATE KEY-----"
+_CURVES = ("secp256r1", "secp384r1", "secp521r1")  # that a .pub file can be of
 _NOT_A_HEARTBEAT = 0.0  # refused by the SuperLink, but only after it has looked the key up
 _KNOWN, _UNKNOWN = 2003, 2004  # Flower's codes: of that refusal, and of a key that is not known
 # What a SuperLink logs, as an error, of a site that looked whether its key is known. A key that is
@@ -91,7 +92,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError):
         raise ConfigError(f"{path}: not a private key of a site") from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name not in _CURVES:
         raise ConfigError(f"{path}: not a private key of a site")
     return key
 

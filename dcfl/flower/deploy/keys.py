@@ -229,7 +229,10 @@ def _check_hosts(folder: Path, hosts: Sequence[str]) -> None:
     if tuple(hosts) == LOCAL_HOSTS:
         return  # only the default: a site is added
     certificate = _certificate(folder / "server.pem")
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):  # it names none, or says something else there
+        names = x509.SubjectAlternativeName([])
     absent = [host for host in hosts if _alternative_name(host) not in names]
     if absent:
         raise ConfigError(

@@ -38,6 +38,7 @@ from dcfl.flower.deploy.kit_folder import NGINX, SERVER_FILE, SITE_FILE, ServerK
 from dcfl.flower.deploy.superlink import CONNECTION_NAME, ask, registered_nodes
 from dcfl.flower.node_config import NodeConfig
 from dcfl.flower.roster import fingerprint_in
+from dcfl.flower.withholding import withheld_from
 from dcfl.system.storage import private_folder, storage, write_whole
 
 LOOK_SECONDS = 0.5  # between two looks at a daemon
@@ -93,12 +94,13 @@ def _start_site(kit: SiteKit, foreground: bool) -> Deployment:
     for path in (kit.authority, kit.key):
         require(path.is_file(), f"{path}: not there")
     try:
-        memories = NodeConfig.read(kit.node_config).memories_folder
+        node = NodeConfig.read(kit.node_config)
+        withheld_from(node.withhold)
     except SiteRefusal as error:
         raise ConfigError(f"{kit.folder / SITE_FILE}: {error}") from None
     require_free(kit.port, f"{OTHER_PORT} {SITE_FILE}")
-    with storage(memories):
-        private_folder(memories)
+    with storage(node.memories_folder):
+        private_folder(node.memories_folder)
     # A file, because Flower reads the values of a command line without escapes.
     written = kit.state / "node-config.toml"
     lines = [f"{key} = {to_toml(value)}\n" for key, value in kit.node_config.items()]

@@ -25,6 +25,7 @@ from dcfl.flower.deploy.keys import (
 )
 from dcfl.flower.deploy.kit_folder import CODE_LINE
 from dcfl.flower.deploy.superlink import host_and_port
+from dcfl.flower.roster import fingerprint_in, fingerprint_of
 from dcfl.system.build import code_sha256, wheel_sha256
 from dcfl.system.storage import PRIVATE_FILE, private_folder, storage
 
@@ -95,6 +96,10 @@ class Kits:
         host, _ = host_and_port(self.superlink)
         hosts = list(dict.fromkeys([host, *LOCAL_HOSTS]))  # the proxy calls the SuperLink localhost
         make_keys(self.keys, self.sites, hosts, self.days, none_missing=True)
+        for site in self.sites:
+            private, public = self.keys / site, self.keys / f"{site}.pub"
+            same = fingerprint_in(public) == fingerprint_of(read_key(private).public_key())
+            require(same, f"{public}: is not of the key {private}; bring the right file back")
 
     def check_room(self, names: Iterable[str], out: Path) -> None:
         """Kits are never written over: better said before the first is written."""

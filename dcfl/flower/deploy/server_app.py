@@ -61,7 +61,7 @@ def main(grid: Grid, context: Context) -> None:
             print(UNBOUND, flush=True)
         if context.run_config.get("asks") == STATISTICS:
             answers = ask_sites(grid, roster, experiment.data)
-            print(printable(f"{TOLD} {json.dumps(answers)}"), flush=True)
+            print(f"{TOLD} {json.dumps(answers)}", flush=True)  # whole, and ASCII
             return
         dataset = named_sites(experiment.data, roster)
         if resume:

@@ -34,7 +34,7 @@ def statistics(link: Connection, asked: Experiment, roster: Roster) -> Answers:
         time.sleep(STATUS_SECONDS)
     if status != "finished:completed":
         raise run.failure(status)
-    line = re.search(rf"{TOLD} (.*)", superlink.log(link, run.run))
+    line = re.search(rf"(?m)^{TOLD} (.*)", superlink.log(link, run.run))
     if line is None:
         raise NetworkError(f"run {run.run} ended without an answer; `flwr log {run.run}` shows why")
     return {
@@ -46,7 +46,9 @@ def statistics(link: Connection, asked: Experiment, roster: Roster) -> Answers:
 def pooled(answers: Answers) -> tuple[list[float], list[float]]:
     """Mean and deviation of all pixels, or of each number of all vectors, of the sites that tell
     them. A site that withholds its size counts as the mean of the others."""
-    told = [one for one in answers.values() if not isinstance(one, str) and one.mean]
+    told = [
+        one for one in answers.values() if not isinstance(one, str) and one.mean and one.images != 0
+    ]
     if not told:
         return [], []
     sizes = [one.images for one in told if one.images is not None]

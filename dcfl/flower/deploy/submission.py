@@ -178,7 +178,8 @@ class Submitted:
             raise self.failure(status)
 
     def failure(self, status: str) -> RemoteRunFailed:
-        endings = re.findall(rf"{ENDED} (\d+) (.*)", superlink.log(self.link, self.run))
+        # A line of its own: a site's reason, in a warning, may say the same.
+        endings = re.findall(rf"(?m)^{ENDED} (\d+) (.*)", superlink.log(self.link, self.run))
         if endings:
             code, reason = endings[-1]
             return RemoteRunFailed(reason, int(code))

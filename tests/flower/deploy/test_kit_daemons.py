@@ -113,11 +113,21 @@ def test_a_site_that_ends_says_why_and_leaves_nothing(site: SiteKit, supernode: 
     assert kit_status(site).daemons == ()
 
 
-def test_a_misspelt_key_names_the_file(site: SiteKit, supernode: Any) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("memories =", "memory =", "did you mean memories"),
+        ("memories =", 'withhold = "size"\nmemories =', "did you mean sizes"),
+        ("memories =", 'audit = "a\\u0000"\nmemories =', "audit .* a character that no path has"),
+    ],
+)
+def test_a_misspelt_key_or_word_names_the_file(
+    old: str, new: str, said: str, site: SiteKit, supernode: Any
+) -> None:
     supernode(CONNECTED)
     config = site.folder / "site.toml"
-    config.write_text(config.read_text().replace("memories =", "memory ="))
-    with pytest.raises(ConfigError, match=r"site\.toml: .*did you mean memories"):
+    config.write_text(config.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=rf"site\.toml: .*{said}"):
         start_kit(open_kit(site.folder))
 
 

@@ -390,6 +390,18 @@ def test_a_certificate_for_another_host_is_not_sent(kits: Path) -> None:
         Kits("other.example.org:8443", SITES, kits / "keys").make_missing_keys()
 
 
+@pytest.mark.parametrize(("file", "other"), [("south.pub", "north.pub"), ("server.pem", "ca.crt")])
+def test_keys_that_do_not_belong_together_make_no_kit(
+    file: str, other: str, kits: Path, tmp_path: Path
+) -> None:
+    """A public key of another site, and a certificate that names no host."""
+    keys = tmp_path / "keys"
+    shutil.copytree(kits / "keys", keys)
+    shutil.copy(keys / other, keys / file)
+    with pytest.raises(ConfigError, match=r"is not of the key|exists and is not for fl\.example"):
+        Kits("fl.example.org:8443", SITES, keys).make_missing_keys()
+
+
 def test_a_kit_is_never_written_over(kits: Path) -> None:
     before = (kits / "north" / "site.toml").read_text()
     with pytest.raises(ConfigError, match="is there already"):

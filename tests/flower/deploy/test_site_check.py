@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import PrivateFormat
 from PIL import Image
 
 from dcfl.cli.main import main
@@ -34,7 +36,7 @@ from dcfl.flower.deploy.daemons import (
     read_record,
     start_of,
 )
-from dcfl.flower.deploy.keys import make_keys
+from dcfl.flower.deploy.keys import make_keys, private_text
 from dcfl.flower.deploy.kit_folder import open_site, unreachable
 from dcfl.flower.deploy.site_check import check_site, check_versions
 from dcfl.flower.site_failures import Refusal
@@ -202,6 +204,12 @@ def other_authority(site: Place) -> None:
     (site.folder / "other" / "ca.crt").rename(site.folder / "keys" / "ca.crt")
 
 
+def strange_key() -> bytes:
+    """On a curve for which there are no .pub files."""
+    key = ec.generate_private_key(ec.BrainpoolP256R1())
+    return private_text(key, PrivateFormat.PKCS8)
+
+
 def other_key(site: Place) -> None:
     make_keys(site.folder / "other", ["north"])
     (site.folder / "other" / "north").rename(site.folder / "keys" / "north")
@@ -276,6 +284,12 @@ SPOILS: dict[str, tuple[Callable[[Place], Any], str, str, str]] = {
     ),
     "no private key": (
         lambda site: (site.folder / "keys" / "north").write_text("nonsense"),
+        "key",
+        "not a private key",
+        "bring the site's key",
+    ),
+    "key of another curve": (
+        lambda site: (site.folder / "keys" / "north").write_bytes(strange_key()),
         "key",
         "not a private key",
         "bring the site's key",

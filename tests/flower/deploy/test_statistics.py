@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Context, RecordDict
 
 from dcfl.config import as_tables, to_toml
 from dcfl.data import DataSettings, load_dataset
@@ -16,12 +16,15 @@ from dcfl.errors import ProtocolError
 from dcfl.flower import codec
 from dcfl.flower.client_app import app
 from dcfl.flower.codec import SiteStatistics, Task
-from dcfl.flower.deploy import superlink
+from dcfl.flower.deploy import server_app, superlink
+from dcfl.flower.deploy import statistics as pooling
 from dcfl.flower.deploy.server_app import ask_sites
 from dcfl.flower.deploy.statistics import pooled
+from dcfl.flower.deploy.submission import Submitted
 from dcfl.flower.deploy.superlink import Connection
 from dcfl.flower.roster import Roster
 from dcfl.flower.site_failures import Refusal
+from dcfl.flower.withholding import STATISTICS
 from tests.flower.in_process import InProcessGrid
 from tests.flower.sites_in_process import RUN, Sites, pictures, remote_experiment
 
@@ -122,6 +125,7 @@ def test_a_site_that_sends_with_noise_alone_tells_none(folders: list[Path], tmp_
         {"mean": [2.0], "std": [0.5]},
         {"mean": [float("nan")], "std": [0.5]},
         {"mean": [0.5] * 9, "std": [0.5] * 9},
+        {"mean": [0.5], "std": [0.5]},  # the others' pictures have three channels
         {"mean": "dark", "std": "light"},
     ],
 )
@@ -145,3 +149,29 @@ def test_the_log_of_a_run_that_has_ended_is_worth_half_a_minute(
     monkeypatch.setattr(superlink, "_call", slow)
     monkeypatch.setattr(superlink, "prepare_calls", lambda link: None)
     assert superlink.log(Connection("localhost:1", tmp_path), 1) == "dcfl statistics: {}"
+
+
+def test_a_site_without_training_images_has_no_say() -> None:
+    empty = SiteStatistics(0, [0, 0], [1.0] * 3, [0.1] * 3)
+    assert pooled({"south": empty}) == ([], [])
+    grey = SiteStatistics(4, [2, 2], [0.5] * 3, [0.25] * 3)
+    assert pooled({"south": empty, "north": grey}) == ([0.5] * 3, [0.25] * 3)
+
+
+def test_what_many_sites_tell_arrives_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the server's program by its log to the command."""
+    one = SiteStatistics(4, [2, 2], [0.5] * 3, [0.25] * 3)
+    names = [f"hospital-{number:02d}" for number in range(40)]
+    found = {name: one._asdict() for name in names}
+    monkeypatch.setattr(server_app, "ask_sites", lambda *question: found)
+    asked = remote_experiment(tmp_path, data__clients=40)
+    config = {"experiment": to_toml(as_tables(asked)), "sites": "40", "asks": STATISTICS}
+    server_app.main(InProcessGrid(app, 1), Context(1, 1, {}, RecordDict(), config))
+    log = capsys.readouterr().out
+    submitted = Submitted(Connection("127.0.0.1:9", tmp_path, None, True), 1, tmp_path)
+    monkeypatch.setattr(pooling, "submit", lambda *about, **more: submitted)
+    monkeypatch.setattr(superlink, "run_status", lambda link, run: "finished:completed")
+    monkeypatch.setattr(superlink, "log", lambda link, run: log)
+    assert pooling.statistics(submitted.link, asked, Roster(40)) == dict.fromkeys(names, one)

@@ -1,7 +1,7 @@
 """label.py, which `dcfl export` writes beside an ONNX file, says what `dcfl predict` says."""
 
-import re
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path

@@ -128,9 +128,10 @@ def read_clock_file(key: str, file: str, columns: Sequence[str]) -> ClockFile:
         with open_data(path, MOST_BYTES) as stream:
             content = stream.read()
         lines = csv.DictReader(content.decode("utf-8-sig").splitlines(), strict=True)
-        if twice := {name for name in lines.fieldnames or () if lines.fieldnames.count(name) > 1}:
+        named = list(lines.fieldnames or ())
+        if twice := {name for name in named if named.count(name) > 1}:
             raise ValueError(f"its first line names {', '.join(sorted(twice))} twice")
-        if lacking := [name for name in columns if name not in (lines.fieldnames or ())]:
+        if lacking := [name for name in columns if name not in named]:
             raise ValueError(
                 f"its first line must name the columns {', '.join(columns)}; it "
                 f"lacks {', '.join(lacking)}"

@@ -15,9 +15,11 @@ from torch.amp import GradScaler
 
 from dcfl.data.client_data import Batch as Batch
 from dcfl.data.client_data import ClientData
+from dcfl.errors import ConfigError
 from dcfl.messages import Tensors
 from dcfl.models.output import FeatureModel, Output
 from dcfl.models.parts import personal_tensors, unsent_tensors
+from dcfl.system.wording import one_line
 from dcfl.tensors import copies
 
 if TYPE_CHECKING:
@@ -95,7 +97,14 @@ def frozen(model: FeatureModel, weights: Tensors) -> FeatureModel:
     weights without copying them, and shares what no message has, if they lack it."""
     not_copied = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     twin = copy.deepcopy(model, memo=not_copied)
-    twin.load_state_dict({**unsent_tensors(model), **weights}, assign=True)
+    try:
+        twin.load_state_dict({**unsent_tensors(model), **weights}, assign=True)
+    except RuntimeError as error:  # of a user's network, or by a user's method
+        raise ConfigError(
+            f"{type(model).__name__} no longer has the tensors that it began with: neither its "
+            f"code nor a method may add, drop, rename or resize any, or put dots in their names "
+            f"({one_line(error)})"
+        ) from error
     return twin.requires_grad_(False).eval()
 
 

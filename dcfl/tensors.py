@@ -10,8 +10,11 @@ from math import isfinite
 import torch
 from torch import Tensor, nn
 
+from dcfl.errors import ConfigError
 from dcfl.messages import Tensors
 from dcfl.system.transfers import read_numbers, to_host
+
+RESERVED = "__metadata__"  # of safetensors, which would write a file that it cannot read
 
 
 def snapshot(model: nn.Module, names: Collection[str] | None = None) -> dict[str, Tensor]:
@@ -46,6 +49,8 @@ def copies(tensors: Tensors) -> dict[str, Tensor]:
 def canonical(tensors: Tensors) -> dict[str, Tensor]:
     """Bring tensors into the memory layout that all processes and files share: channels last for
     images and kernels, row-major otherwise. The layout decides the last bits of sums."""
+    if RESERVED in tensors:
+        raise ConfigError(f'a method cannot call a tensor "{RESERVED}": files of tensors use it')
     return {
         name: tensor.detach().contiguous(
             memory_format=torch.channels_last if tensor.dim() == 4 else torch.contiguous_format

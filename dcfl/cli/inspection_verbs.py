@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dcfl.cli.options import AsJSON, MethodFile, ModelFile, Settings, experiment_of, print_json
+from dcfl.cli.options import (
+    AsJSON,
+    MethodFile,
+    ModelFile,
+    Settings,
+    experiment_of,
+    no_nan,
+    print_json,
+)
 from dcfl.errors import BrokenPicture, ConfigError, DatasetCorrupt
 from dcfl.system.processes import handlers_put_back, stop_when_signalled
 from dcfl.system.wording import printable, printable_lines
@@ -24,6 +32,8 @@ if TYPE_CHECKING:
 
     from dcfl.data import Dataset, DataSettings, Partition
 
+
+MOST_DRAWS = 2 * 10**8  # rounds times clients
 
 SplitFile = Annotated[
     Path | None,
@@ -54,15 +64,22 @@ def settings(
 
 def privacy(
     target_epsilon: Annotated[
-        float, typer.Option(min=0.1, max=500, help="What a client may spend.")
+        float, typer.Option(min=0.1, max=500, callback=no_nan, help="What a client may spend.")
     ] = 8.0,
-    delta: Annotated[float, typer.Option(min=1e-12, max=0.5, help="Far below 1/clients.")] = 1e-5,
-    rounds: Annotated[int, typer.Option(min=1, help="How many, of the whole run.")] = 80,
+    delta: Annotated[
+        float, typer.Option(min=1e-12, max=0.5, callback=no_nan, help="Far below 1/clients.")
+    ] = 1e-5,
+    rounds: Annotated[
+        int, typer.Option(min=1, max=100_000, help="How many, of the whole run.")
+    ] = 80,
     participation: Annotated[
-        float, typer.Option(min=1e-6, max=1, help="Share of the clients in a round.")
+        float,
+        typer.Option(min=1e-6, max=1, callback=no_nan, help="Share of the clients in a round."),
     ] = 0.05,
-    clients: Annotated[int, typer.Option(min=1, help="In the federation.")] = 1000,
-    parameters: Annotated[int, typer.Option(min=1, help="Numbers in the model.")] = 100_000,
+    clients: Annotated[int, typer.Option(min=1, max=10**6, help="In the federation.")] = 1000,
+    parameters: Annotated[
+        int, typer.Option(min=1, max=10**12, help="Numbers in the model.")
+    ] = 100_000,
     where: Annotated[
         Literal["client", "server", "sum"] | None,
         typer.Option(show_default=False, help="For this privacy.where alone."),
@@ -77,6 +94,11 @@ def privacy(
     from dcfl.cli.terminal import stdout
     from dcfl.privacy import Schedule, noise_needed
 
+    if rounds * clients > MOST_DRAWS:
+        raise ConfigError(
+            f"rounds times clients are {rounds * clients:.2g}, and every round is drawn from all "
+            f"clients: at most {MOST_DRAWS:.0e}, take fewer of either"
+        )
     schedule = Schedule(clients, participation, 0, rounds)
     found = noise_needed(target_epsilon, delta, schedule, parameters, where or "")
     if not found:

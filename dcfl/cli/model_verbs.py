@@ -284,7 +284,7 @@ FineTune = Annotated[
 
 
 Parts = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--parts",
         metavar="A,B",
@@ -307,7 +307,7 @@ def evaluate(
     client: ClientNumber = None,
     clients: Clients = False,
     fine_tune: FineTune = 0,
-    parts: Parts = "",
+    parts: Parts = None,
     model_file: ModelFile = None,
     as_json: AsJSON = False,
 ) -> None:
@@ -342,7 +342,7 @@ def evaluate(
             print_two_models([str(run) for run in runs], found)
         return
     which = which_model(folder, best, client)
-    tuned = parts.split(",") if parts else []
+    tuned = [] if parts is None else parts.split(",")
     if tuned and not fine_tune:
         raise ConfigError("--parts are of --fine-tune: say for how many epochs")
     record = (

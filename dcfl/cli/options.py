@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,6 +114,12 @@ def experiment_of(
         changes.setdefault("output", {})["dir"] = str(out)
     if engine:
         changes.setdefault("engine", {})["name"] = engine
+    chosen = "name" in changes.get("method", {})
+    if isinstance(method_file, Path) and len(own_methods) > 1 and not chosen:
+        raise ConfigError(
+            f"{method_file} defines {', '.join(own_methods)}: say which, "
+            f"method.name={own_methods[0]}"
+        )
     return experiment_from(files[0] if files else None, changes)
 
 
@@ -148,13 +155,22 @@ def which_model(folder: Path, best: bool, client: int | None = None) -> Which:
     return "best" if best else "last"
 
 
+def no_nan(value: float) -> float:
+    """A bound of Typer's does not stop it: it is neither below nor above."""
+    if isnan(value):
+        raise typer.BadParameter("nan is no number.")
+    return value
+
+
 def comma_separated(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
 
 
 def whole_numbers(text: str, option: str = "--seeds") -> list[int]:
     if not re.fullmatch(r" *-?[0-9]{1,10} *(, *-?[0-9]{1,10} *)*", text):
-        raise ConfigError(f"{option} takes whole numbers such as 0,1,2, not {text!r}")
+        raise ConfigError(
+            f"{option} takes whole numbers of up to ten digits, such as 0,1,2, not {text!r}"
+        )
     return [int(part) for part in text.split(",")]
 
 

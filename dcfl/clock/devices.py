@@ -6,10 +6,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from dcfl.system.storage import MOST_BYTES, open_data
 from dcfl.system.wording import one_line, printable
 
 HOUR, DAY = 3600.0, 86400.0
+NUMBER = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
+MOST, LEAST_BANDWIDTH = 1e30, 1e-9  # beyond these, virtual times could be infinite
 
 
 class Device(NamedTuple):
@@ -121,7 +124,10 @@ def read_clock_file(key: str, file: str, columns: Sequence[str]) -> ClockFile:
         with open_data(path, MOST_BYTES) as stream:
             content = stream.read()
         lines = csv.DictReader(content.decode("utf-8-sig").splitlines(), strict=True)
-        if lacking := [name for name in columns if name not in (lines.fieldnames or ())]:
+        named = list(lines.fieldnames or ())
+        if twice := {name for name in named if named.count(name) > 1}:
+            raise ValueError(f"its first line names {', '.join(sorted(twice))} twice")
+        if lacking := [name for name in columns if name not in named]:
             raise ValueError(
                 f"its first line must name the columns {', '.join(columns)}; it "
                 f"lacks {', '.join(lacking)}"
@@ -137,24 +143,26 @@ def read_clock_file(key: str, file: str, columns: Sequence[str]) -> ClockFile:
 
 
 def _numbers(line: Mapping[str, str], number: int, columns: Sequence[str]) -> dict[str, float]:
+    if None in line:  # a decimal comma, say, moves every number after it
+        raise ValueError(f"line {number}: it has more cells than the first line has names")
     found = {}
     for name in columns:
-        text = line[name] or ""
-        try:
-            found[name] = float(text)
-        except ValueError:
-            found[name] = -1.0
-        if not (found[name] >= 0 and isfinite(found[name])):
-            raise ValueError(f"line {number}: {name} must be a number of 0 or more, not {text!r}")
+        text = (line[name] or "").strip()
+        if not NUMBER.fullmatch(text) or float(text) > MOST:
+            raise ValueError(
+                f"line {number}: {name} must be a number from 0 to {MOST:g}, not {text!r}"
+            )
+        found[name] = float(text)
     return found
 
 
 def devices_in(file: ClockFile) -> Devices:
     kinds = [Device(**row) for row in file.rows]
     for number, kind in enumerate(kinds, start=2):
-        if not (kind.up and kind.down):
+        if min(kind.up, kind.down) < LEAST_BANDWIDTH:
             raise ConfigError(
-                f"clock.devices: {file.path}: line {number}: up and down must be above 0"
+                f"clock.devices: {file.path}: line {number}: up and down must be above 0, and at "
+                f"least {LEAST_BANDWIDTH:g}"
             )
     return Devices(kinds)
 

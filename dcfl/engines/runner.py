@@ -76,6 +76,7 @@ class ClientRunner:
             model.compile()
         return replace(self, model=model, data=replace(self.data, dataset=dataset))
 
+    @torch.enable_grad()  # whatever a method of the user's has switched off before
     def train(
         self, broadcast: Broadcast, client: int, memory: Tensors
     ) -> tuple[ClientUpdate | ClientFailure, Tensors]:

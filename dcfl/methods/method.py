@@ -18,6 +18,7 @@ from dcfl.local_training import LocalTraining
 from dcfl.messages import Broadcast, ClientUpdate, Tensors, private_and_rest
 from dcfl.models.output import Embedding, Output
 from dcfl.settings import Settings, key
+from dcfl.system.processes import Terminated
 from dcfl.tensors import RunningMean, clip_share, snapshot
 
 
@@ -361,7 +362,9 @@ def addressed(broadcast: Broadcast, method: Method, client: int) -> Broadcast:
     try:
         private, rest = private_and_rest(broadcast.shared)
         return replace(broadcast, shared={**method.shared_for(rest, client), **private})
-    except Exception as error:
+    except Terminated:
+        raise
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{method.name}: shared_for raised {type(error).__name__}: {error}"
         ) from error

@@ -48,6 +48,10 @@ class OwnModel:
             raise ConfigError(f"{call} raised {reason}") from error
         if not isinstance(built, nn.Module):
             raise ConfigError(f"{call} is no torch.nn.Module but {type(built).__name__}")
+        if any(map(nn.parameter.is_lazy, (*built.parameters(), *built.buffers()))):
+            raise ConfigError(
+                f"{call} has layers without sizes (torch's Lazy...): give their sizes"
+            )
         return built if isinstance(built, FeatureModel) else adapt(built)
 
 

@@ -32,6 +32,7 @@ from dcfl.server.optimizers import ServerOptimizer
 from dcfl.server.robust import Defence, Folded, Names
 from dcfl.server.validation import Schema, check_like, check_update
 from dcfl.settings import Settings, key
+from dcfl.system.processes import Terminated
 
 
 @dataclass(frozen=True)
@@ -408,7 +409,9 @@ class Server:
         """Blames the method, which may be a user's, for whatever goes wrong in the block."""
         try:
             yield
-        except Exception as error:
+        except Terminated:
+            raise
+        except (Exception, SystemExit) as error:  # an exit would end the run as if all were well
             raise ConfigError(
                 f"{self.method.name}: {hook} raised {type(error).__name__}: {error}"
             ) from error

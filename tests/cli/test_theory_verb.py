@@ -61,7 +61,10 @@ def test_a_cold_loss_does_not_reach_its_regime() -> None:
         (["--temperature", "0"], "temperature must be from 0.01"),
         (["--temperature", "1e-9"], "temperature must be from 0.01"),
         (["--dimension", "3,1"], "dimension must be from 2"),
-        (["--dimension", "many"], "--dimension takes whole numbers such as 0,1,2, not 'many'"),
+        (
+            ["--dimension", "many"],
+            "--dimension takes whole numbers of up to ten digits, such as 0,1,2, not 'many'",
+        ),
         (["--samples", "4,,8"], "--samples takes whole numbers"),
         (["--samples", "4,0"], "1 or more negatives"),
         (["--repetitions", "1"], "repetitions must be at least 100"),

@@ -1,6 +1,9 @@
 """Data sets from what users have in memory, in one line."""
 
+import io
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -369,3 +372,88 @@ def test_what_is_wrong_is_said_in_a_line(case: str) -> None:
 def test_images_of_numpy_say_what_to_do() -> None:
     with pytest.raises(DatasetCorrupt, match=r"not ndarray of uint8 .*Dataset\.of"):
         Images(COLOUR, LABELS)  # type: ignore[arg-type]
+
+
+class OddPairs(torch.utils.data.Dataset[Any]):
+    def __init__(self, label: Any) -> None:
+        self.label = label
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, row: int) -> Any:
+        return {"x": 1} if self.label is None else (torch.zeros(5), self.label)
+
+
+ROWS = RNG.random((20, 5))
+MASKED = np.ma.masked_array(ROWS, mask=ROWS < 0.5)
+GIVEN_WRONGLY: dict[str, tuple[dict[str, Any], str]] = {
+    "a class for rows without a label": ({"labels": [None, "a"] * 10}, "row 0.* has none"),
+    "a site for rows without a site": ({"sites": [1.0, np.nan] * 10}, "row 1.* has none"),
+    "one patient for all without a patient": ({"groups": [None, "p"] * 10}, "row 0.* has none"),
+    "two sites for a row": ({"sites": np.zeros((20, 2))}, "one name for each"),
+    "numbers below a mask": ({"inputs": MASKED}, "masked"),
+    "a sparse tensor": ({"inputs": torch.eye(20).to_sparse()}, "no plain array"),
+    "a tensor without numbers": ({"inputs": torch.ones(20, 5, device="meta")}, "no plain array"),
+    "one name for two classes": ({"class_names": ["a", "a"]}, "class_names: a occurs twice"),
+    "a torch data set of words": (
+        {"inputs": OddPairs("cat"), "labels": None},
+        "a data set of torch",
+    ),
+    "a torch data set of dictionaries": ({"inputs": OddPairs(None), "labels": None}, "data set of"),
+    "pictures of no size": ({"inputs": PICTURES, "image_size": 0}, "image_size must be"),
+    "pictures of half a pixel": ({"inputs": PICTURES, "image_size": 8.5}, "image_size must be"),
+    "pictures beyond memory": ({"inputs": PICTURES, "image_size": 10**6}, "image_size must"),
+    "a test label that nobody has": ({"test": (ROWS[:2], [0, 2])}, "test: label 2"),
+}
+
+
+@pytest.mark.parametrize("kind", GIVEN_WRONGLY)
+def test_what_would_be_guessed_is_refused(kind: str) -> None:
+    given, message = GIVEN_WRONGLY[kind]
+    with pytest.raises((ConfigError, DatasetCorrupt), match=message):
+        Dataset.of(**{"inputs": ROWS, "labels": LABELS, **given})
+
+
+def test_a_picture_that_breaks_off_is_refused_by_number() -> None:
+    file = io.BytesIO()
+    Image.fromarray(RNG.integers(0, 256, (64, 64, 3), np.uint8)).save(file, "PNG")
+    broken = Image.open(io.BytesIO(file.getvalue()[:3000]))
+    with pytest.raises(DatasetCorrupt, match="picture 1 cannot be read"):
+        Dataset.of([Image.new("RGB", (64, 64)), broken] * 10, LABELS)
+
+
+def test_labels_beside_a_table() -> None:
+    pd = pytest.importorskip("pandas")
+    for labels in (LABELS, LABELS.tolist(), pd.Series(LABELS), iter(LABELS)):
+        found = Dataset.of(pd.DataFrame(ROWS), labels)
+        assert found.fingerprint == Dataset.of(ROWS, LABELS).fingerprint
+    numbered = pd.DataFrame({**dict(enumerate(ROWS.T)), "y": LABELS})  # columns 0 to 4
+    assert Dataset.of(numbered.rename(columns={"y": 5}), 5).fingerprint == found.fingerprint
+    assert Dataset.of(numbered, "y").fingerprint == Dataset.of(ROWS, LABELS).fingerprint
+
+
+def test_labels_of_bytes_are_words() -> None:
+    assert Dataset.of(ROWS, np.array([b"cat", b"dog"] * 10)).class_names == ("cat", "dog")
+
+
+def test_half_precision_tensors_are_numbers() -> None:
+    found = Dataset.of(torch.from_numpy(ROWS).bfloat16(), LABELS)
+    assert found.train.pixels.dtype == torch.float32
+
+
+def test_a_table_with_more_cells_than_names(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    path = tmp_path / "a.csv"
+    path.write_text("a,y\n" + "7,0,1\n8,1,0\n" * 10)  # pandas would shift the columns
+    with pytest.raises(DatasetCorrupt, match="more cells than the first line has names"):
+        Dataset.of(path, "y")
+
+
+def test_a_table_of_an_impossible_size(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    path = tmp_path / "a.csv"
+    path.write_text("a,y\n")
+    os.truncate(path, 30 * 2**30)
+    with pytest.raises(DatasetCorrupt, match="larger than"):
+        Dataset.of(path, "y")

@@ -167,6 +167,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "no columns": (".csv", "path,label\na.png,3\n", "image,client"),
     "no number": (".csv", "image,client\na.png,3\n", "line 2 has 'a.png' instead of"),
     "short line": (".csv", "image,client\n3\n", "line 2 has 1 cells"),
+    "nameless": (".csv", "image,client\n3,a\n4, \n", "line 3 names no client"),
     "open quote": (".csv", 'image,client\n"3\n', "not a split"),
 }  # fmt: skip
 

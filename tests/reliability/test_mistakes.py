@@ -38,6 +38,8 @@ def cli(cli: Call) -> Iterator[Call]:
     Path("nothing.py").write_text("x = 1\n")
     for name, field in FIELDS.items():
         Path(f"{name}.py").write_text(OWN_METHOD.format(field))
+    other = OWN_METHOD.format("mu: float = 1.0").replace("class Own", "class Other")
+    Path("both.py").write_text(OWN_METHOD.format("mu: float = 1.0") + other)
     known = dict(METHODS)
     yield cli
     METHODS.clear()
@@ -197,6 +199,13 @@ MISTAKES: list[tuple[tuple[str, ...], int, str]] = [
     (("compare", "--seeds", ""), 2, "takes whole numbers"),
     (("sweep", "training.lr=0.1,0.2", "data.holdout=0.1", "--seeds", ""), 2, "takes whole numbers"),
     (("flower", "audit", "flat.toml"), 2, "not one whole line of a site's record"),
+    (("privacy", "--target-epsilon", "nan"), 2, "nan is no number"),
+    (("privacy", "--participation", "nan"), 2, "nan is no number"),
+    (("privacy", "--clients", "9" * 400), 2, "--clients"),
+    (("privacy", "--rounds", str(10**18)), 2, "--rounds"),
+    (("privacy", "--rounds", "100000", "--clients", "1000000"), 2, "take fewer of either"),
+    (("evaluate", "folder", "--parts", ""), 2, "--parts are of --fine-tune"),
+    ((*RUN, "--method-file", "both.py"), 2, "both.py defines own, other: say which"),
     (("new", "method", "9 lives"), 2, "is not a name"),
     (("new", "method", "torch"), 2, "would hide the Python module torch"),
     (("new", "method", "dcfl"), 2, "would hide the Python module dcfl"),
@@ -293,3 +302,86 @@ def test_arrays_with_nan_are_refused(cli: Call) -> None:
     np.savez("nan.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
     code, _, err = cli("run", *FAST, "data.dataset=npz:nan.npz")
     assert (code, err.count("\n")) == (2, 1), err
+
+
+ODD_METHOD = """import sys, torch
+from dataclasses import dataclass
+from dcfl import Method
+from torch.nn.functional import cross_entropy
+@dataclass(frozen=True)
+class Odd(Method):
+    mu: float = 0.1
+    def objective(self, client):
+        {objective}
+        return lambda batch: cross_entropy(client.model(batch.images).logits, batch.labels)
+    def merge(self, shared, uploads, population):
+        {merge}
+        return shared
+    def remember(self, client):
+        return {remembered}
+"""
+PLAIN = {"objective": "pass", "merge": "pass", "remembered": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "code", "message"),
+    [
+        ({"merge": "sys.exit(0)"}, 2, "odd: merge raised SystemExit: 0"),
+        (
+            {"objective": "client.model.more = torch.nn.Linear(2, 2)"},
+            2,
+            "no longer has the tensors",
+        ),
+        ({"objective": "client.model.classifier.bias.data = torch.zeros(1)"}, 2, "no longer has"),
+        ({"objective": "torch.set_grad_enabled(False)"}, 4, "no round had enough usable replies"),
+        ({"remembered": "{'__metadata__': torch.zeros(1)}"}, 2, "files of tensors use it"),
+    ],
+    ids=["exits", "adds a layer", "resizes", "no gradients", "a name of safetensors"],
+)
+def test_what_a_method_breaks_is_no_bug_of_dcfl(
+    cli: Call, breaks: dict[str, str], code: int, message: str
+) -> None:
+    Path("odd.py").write_text(ODD_METHOD.format(**{**PLAIN, **breaks}))
+    got, _, err = cli(*RUN, "--method-file", "odd.py", "method.name=odd", "engine.workers=1")
+    assert (got, "a bug in dcfl" in err) == (code, False), err[-500:]
+    assert message in err
+
+
+ODD_NETWORK = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, size, classes):
+        super().__init__()
+        self.last = nn.{last}
+        {more}
+    def forward(self, images):
+        {first}
+        return self.last(images.flatten(1))
+def net(channels, size, classes):
+    return Net(channels * size * size, classes)
+"""
+LINEAR = {"last": "Linear(size, classes)", "more": "pass", "first": "pass"}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "message"),
+    [
+        ({"last": "LazyLinear(classes)"}, "layers without sizes"),
+        ({"more": "self._parameters['a.b'] = nn.Parameter(torch.ones(1))"}, "dots in their names"),
+        (
+            {
+                "more": "self.register_buffer('seen', torch.zeros(1))",
+                "first": "self.seen = torch.cat([self.seen, self.seen[:1]])",
+            },
+            "no longer has the tensors",
+        ),
+    ],
+    ids=["lazy layers", "dots in names", "a buffer that grows"],
+)
+def test_what_a_network_breaks_is_no_bug_of_dcfl(
+    cli: Call, breaks: dict[str, str], message: str
+) -> None:
+    Path("net.py").write_text(ODD_NETWORK.format(**{**LINEAR, **breaks}))
+    code, _, err = cli(*RUN, "--model-file", "net.py", "method.name=fedavg", "engine.workers=1")
+    assert (code, "a bug in dcfl" in err) == (2, False), err[-500:]
+    assert message in err

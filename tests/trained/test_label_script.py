@@ -1,5 +1,6 @@
 """label.py, which `dcfl export` writes beside an ONNX file, says what `dcfl predict` says."""
 
+import os
 import re
 import subprocess
 import sys
@@ -81,6 +82,9 @@ def test_it_says_what_predict_says(changes: dict[str, Any], prepare: bool, tmp_p
     nothing = labelled(tmp_path / "out" / "label.py", tmp_path / "empty")
     assert (nothing.returncode, nothing.stdout) == (1, "")
     assert nothing.stderr.startswith("usage: ")
+    os.mkfifo(tmp_path / "pipe.png")
+    piped = labelled(tmp_path / "out" / "label.py", tmp_path / "pipe.png")
+    assert (piped.returncode, "pipe.png: skipped (not a file)" in piped.stderr) == (2, True)
     assert exported.script == tmp_path / "out" / "label.py"
     card = (tmp_path / "out" / "README.md").read_text()
     expected = "levels from 0 to 1800" if "data.window" in changes else "full range of their bits"

@@ -3,7 +3,7 @@ Hugging Face, told apart by what they can do."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,17 @@ from dcfl.data.readers.arrays import (
     pixels_of,
     require_range,
 )
+from dcfl.data.readers.npz import MAX_FILE
 from dcfl.data.splits.grouping import held_back, key_of, number_of, numbered
 from dcfl.data.splits.partition import Partition
 from dcfl.errors import ConfigError, DatasetCorrupt, DatasetMissing
+from dcfl.system.storage import open_data
 from dcfl.system.wording import install_command, printable
 
 INPUT_COLUMNS = ("image", "img", "images", "pixel_values", "input_ids", "inputs", "features", "x")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "y")
 SITE_COLUMNS = ("client", "site")
+LARGEST_SIDE = 1024  # pixels, of pictures that are resized
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,14 @@ def dataset_from(
     inputs: Any, given: Given, test: Any, class_names: Sequence[str], name: str
 ) -> Dataset:
     """See `Dataset.of`."""
+    if isinstance(given.labels, Iterator):  # they are looked at twice
+        given = replace(given, labels=list(given.labels))
     asked, (inputs, given, known) = given, _taken_apart("inputs", inputs, given)
     pixels = _pixels("inputs", inputs, given)
-    names = tuple(map(str, class_names)) or known or _names_in(given.labels)
+    names = tuple(map(str, class_names or ())) or known or _names_in(given.labels)
+    if len({*names}) < len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise DatasetCorrupt(f"class_names: {printable(twice, 40)} occurs twice")
     found = _labels("labels", given.labels, names, len(pixels))
     names = names or numbered_names("labels", found)
     owners, tested = _one_each("sites", given.sites, len(pixels)), []
@@ -68,8 +76,8 @@ def dataset_from(
             owners, tested = owners[~held], owners[held].tolist()
     else:
         train, tests = whole, _tests(test, asked, names)
-    for part in (train, tests):
-        require_range("labels", part.labels.numpy(), len(names))
+    for what, part in (("labels", train), ("test", tests)):
+        require_range(what, part.labels.numpy(), len(names))
     if (tests.pixels.shape[1:], tests.pixels.dtype) != (train.pixels.shape[1:], train.pixels.dtype):
         raise DatasetCorrupt(
             f"test: inputs of {list(tests.pixels.shape[1:])}, and those to train on are "
@@ -106,10 +114,9 @@ def _taken_apart(what: str, inputs: Any, given: Given) -> tuple[Any, Given, tupl
     if isinstance(inputs, str | Path):
         inputs = _file(Path(inputs))
     if isinstance(inputs, torch.utils.data.Dataset) and not hasattr(inputs, "column_names"):
-        pairs = [inputs[row] for row in range(len(inputs))]  # type: ignore[arg-type]
         names = tuple(map(str, getattr(inputs, "classes", ())))
-        labels = [int(pair[1]) for pair in pairs] if given.labels is None else given.labels
-        return [pair[0] for pair in pairs], replace(given, labels=labels), names
+        pairs, labels = _pairs(what, inputs)
+        return pairs, given if given.labels is not None else replace(given, labels=labels), names
     columns = getattr(inputs, "column_names", getattr(inputs, "columns", None))
     if columns is None:
         if given.labels is None or isinstance(given.labels, str):
@@ -119,7 +126,24 @@ def _taken_apart(what: str, inputs: Any, given: Given) -> tuple[Any, Given, tupl
         raise ConfigError(
             f'{what}: give one part of the data set, as in data["train"], and test=data["test"]'
         )
-    return _of_columns(what, inputs, [str(name) for name in columns], given)
+    if not all(isinstance(name, str) for name in columns):  # pandas numbers nameless columns
+        if not hasattr(inputs, "rename"):
+            raise DatasetCorrupt(f"{what}: the names of its columns must be texts")
+        inputs = inputs.set_axis([str(name) for name in columns], axis=1)
+        columns = inputs.columns
+    return _of_columns(what, inputs, list(columns), given)
+
+
+def _pairs(what: str, inputs: Any) -> tuple[list[Any], list[int]]:
+    """The inputs and the labels of a torch data set."""
+    try:
+        pairs = [inputs[row] for row in range(len(inputs))]
+        return [pair[0] for pair in pairs], [int(pair[1]) for pair in pairs]
+    except Exception as error:  # a data set of the user's may raise anything
+        raise DatasetCorrupt(
+            f"{what}: a data set of torch must have a length, and give an input and the number of "
+            f"its class for each ({type(error).__name__}: {printable(error, 200)})"
+        ) from error
 
 
 def _of_columns(
@@ -128,6 +152,7 @@ def _of_columns(
     """A data set of Hugging Face has a column of inputs; of other tables, all columns but those
     that are named are numbers of the inputs."""
     roles = {"labels": given.labels, "sites": given.sites, "groups": given.groups}
+    roles = {role: str(one) if isinstance(one, int) else one for role, one in roles.items()}
     for role, usual in (("labels", LABEL_COLUMNS), ("sites", SITE_COLUMNS)):
         if roles[role] is None:
             roles[role] = next((name for name in usual if name in columns), None)
@@ -142,7 +167,8 @@ def _of_columns(
         named = [name for name in named if name in (roles["labels"], *columns)]
     if missing := [name for name in named if name not in columns]:
         raise ConfigError(f"{what}: no column {missing[0]!r}; there are {', '.join(columns)}")
-    feature = (getattr(table, "features", None) or {}).get(roles["labels"])
+    by_name = isinstance(roles["labels"], str)
+    feature = (getattr(table, "features", None) or {}).get(roles["labels"]) if by_name else None
     names = tuple(getattr(feature, "names", None) or ())
     values = {role: table[name] if isinstance(name, str) else name for role, name in roles.items()}
     inputs = next((name for name in INPUT_COLUMNS if name in columns), None)
@@ -174,16 +200,29 @@ def _file(path: Path) -> Any:
     if path.suffix not in readers:
         raise ConfigError(f"{path}: a .csv or a .parquet file is needed")
     try:
-        return readers[path.suffix](path)
+        with open_data(path, MAX_FILE) as file:
+            table = readers[path.suffix](file)
     except ImportError as error:
         raise ConfigError(f"{path}: reading it needs pyarrow: pip install pyarrow") from error
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise DatasetCorrupt(f"{path}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
         raise DatasetCorrupt(f"{path}: {printable(error, 200)}") from error
+    if path.suffix == ".csv" and not isinstance(table.index, pd.RangeIndex):
+        raise DatasetCorrupt(f"{path}: its lines have more cells than the first line has names")
+    return table
 
 
 def _array(what: str, values: Any) -> NDArray[Any]:
     if isinstance(values, torch.Tensor):
-        return np.asarray(values.detach().cpu().numpy())
+        values = values.float() if values.dtype == torch.bfloat16 else values
+        try:
+            return np.asarray(values.detach().cpu().numpy())
+        except (TypeError, NotImplementedError, RuntimeError) as error:
+            reason = printable(error, 200)
+            raise DatasetCorrupt(f"{what}: a tensor that is no plain array ({reason})") from error
+    if np.ma.is_masked(values):
+        raise DatasetCorrupt(f"{what}: some are masked: fill them in, or leave their rows out")
     if not hasattr(values, "__array__"):
         values = [_array(what, one) if hasattr(one, "__array__") else one for one in values]
     try:
@@ -215,6 +254,10 @@ def _pixels(what: str, inputs: Any, given: Given) -> Pixels:
 
 def _of_pictures(what: str, pictures: Sequence[Any], image_size: int | None) -> Pixels:
     """Takes PIL's pictures: grey where all are, else in colour."""
+    if image_size is not None and not (
+        isinstance(image_size, int) and 1 <= image_size <= LARGEST_SIDE
+    ):
+        raise ConfigError(f"image_size must be a whole number from 1 to {LARGEST_SIDE}")
     sizes = {picture.size for picture in pictures}
     if image_size is None and (len(sizes) > 1 or len({*next(iter(sizes))}) > 1):
         raise DatasetCorrupt(
@@ -225,21 +268,47 @@ def _of_pictures(what: str, pictures: Sequence[Any], image_size: int | None) -> 
         raise DatasetCorrupt(f"{what}: mode {deep} has more than 8 bits; scale it to 8 first")
     mode = "L" if all(one.mode in ("1", "L") for one in pictures) else "RGB"
     side = image_size or next(iter(sizes))[0]
-    rows = [
-        np.asarray(one.convert(mode).resize((side, side), Image.Resampling.BICUBIC))
-        for one in pictures
-    ]
+    rows = []
+    for number, one in enumerate(pictures):
+        try:
+            row = one.convert(mode).resize((side, side), Image.Resampling.BICUBIC)
+        except (OSError, ValueError, SyntaxError) as error:
+            raise DatasetCorrupt(
+                f"{what}: picture {number} cannot be read ({printable(error, 200)})"
+            ) from error
+        rows.append(np.asarray(row))
     return pixels_of(what, np.stack(rows))
 
 
+def _for_each(what: str, values: Any) -> NDArray[Any]:
+    """Labels, or names of sites or groups. Where one is missing, all without one would be one class
+    or one patient."""
+    array = _array(what, values)
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "backslashreplace")
+    missing = next((row for row, one in enumerate(array.tolist()) if _is_missing(one)), None)
+    if missing is not None:
+        raise DatasetCorrupt(
+            f"{what}: row {missing}, counted from 0, has none: give one for each, or leave the row "
+            f"out (pandas reads NA, null and empty cells of a file as none)"
+        )
+    return array
+
+
+def _is_missing(one: Any) -> bool:
+    if isinstance(one, float | np.floating):
+        return bool(np.isnan(one))
+    return one is None or type(one).__name__ in ("NAType", "NaTType")  # of pandas
+
+
 def _names_in(labels: Any) -> tuple[str, ...]:
-    array = _array("labels", labels)
-    return tuple(sorted({*map(str, array.tolist())})) if array.dtype.kind in "USO" else ()
+    array = _for_each("labels", labels)
+    return tuple(sorted({*map(str, array.tolist())})) if array.dtype.kind in "UO" else ()
 
 
 def _labels(what: str, labels: Any, names: Sequence[str], images: int) -> NDArray[np.int64]:
-    array = _array(what, labels)
-    if array.dtype.kind in "USO":
+    array = _for_each(what, labels)
+    if array.dtype.kind in "UO":
         words = [str(one) for one in array.tolist()]
         unknown = next((word for word in words if word not in names), None)
         if unknown is not None:
@@ -254,7 +323,10 @@ def _labels(what: str, labels: Any, names: Sequence[str], images: int) -> NDArra
 def _one_each(what: str, values: Any, count: int) -> NDArray[np.str_] | None:
     if values is None:
         return None
-    names = np.array([str(one) for one in _array(what, values).tolist()])
+    array = _for_each(what, values)
+    if array.ndim != 1:
+        raise DatasetCorrupt(f"{what}: one name for each, not {list(array.shape)}")
+    names = np.array([str(one) for one in array.tolist()])
     _require_same(what, len(names), count)
     return names
 

@@ -274,7 +274,10 @@ def _read_csv(content: bytes) -> OwnSplit:
         number = f"{order}" if image is None else row[image].strip()
         if not _is_number(number):
             raise Refused(f"line {line} has {printable(number, 40)!r} instead of an image's number")
-        clients.setdefault(without_apostrophe(row[client].strip()), []).append(int(number))
+        owner = without_apostrophe(row[client].strip())
+        if not owner:  # all images without one would belong to one client
+            raise Refused(f"line {line} names no client: leave out the images that nobody owns")
+        clients.setdefault(owner, []).append(int(number))
     return _from_named(clients)
 
 

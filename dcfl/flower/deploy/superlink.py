@@ -83,12 +83,12 @@ def stop(link: Connection, run: int) -> None:
         ask(link, "stop", str(run), CONNECTION_NAME)
 
 
-def log(link: Connection, run: int, wait: float = 60.0) -> str:
+def log(link: Connection, run: int) -> str:
     """What the server side of a run has written so far; empty if that is nothing yet."""
     prepare_calls(link)
     command = [script("flwr"), "log", str(run), CONNECTION_NAME, "--show"]
     try:
-        done = _call(link, command, wait)
+        done = _call(link, command, 60.0)  # a busy machine takes over 15 s
     except subprocess.TimeoutExpired:  # flwr waits for the first line
         return ""
     if done.returncode != 0:

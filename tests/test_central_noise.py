@@ -524,7 +524,7 @@ def test_what_a_budget_needs(call: Call) -> None:
     words = ["--rounds", 3, "--participation", 0.1, "--clients", 50, "--parameters", 400]
     code, shown, _ = call("privacy", "--target-epsilon", 4, *words, "--json")
     assert code == 0
-    coins, turns, fixed, alone = json.loads(shown)
+    coins, turns, fixed, alone, _ = json.loads(shown)
     assert coins["noise"] < fixed["noise"] < alone["noise"]
     plan = Drawn(50, 0.1, 3, TURNS, correlated=True)
     assert epsilon_at(plan.moved / turns["noise"], 1e-5) == pytest.approx(4, rel=0.01)

@@ -42,6 +42,14 @@ def test_evaluate_counts_and_averages_over_all_batches() -> None:
     assert loss == pytest.approx(F.cross_entropy(logits, toy.test.labels).item(), rel=1e-5)
 
 
+def test_scores_that_are_not_numbers_are_no_answer() -> None:
+    """argmax takes the first class then, and would be right on its images."""
+    toy, model = toys.dataset(), toy_model()
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    assert score_model(model, toy).accuracy == 0
+
+
 def test_evaluate_leaves_the_running_statistics_alone() -> None:
     toy, model = toys.dataset(), toy_model()
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}

@@ -63,7 +63,12 @@ NO_STREAMS_OF_THEIR_OWN = {
         "np.random.default_rng(derived_seed(seed, round, client, 'faults'))",
     ),
     ("privacy.py", "Draws(key)"),
-    ("central_noise.py", "Draws(key)"),
+    (
+        "central_noise.py",
+        "Draws(None if self.settings.secret else f'{self.seed}/{round}/server/privacy')",
+    ),
+    ("central_noise.py", "Draws(None if self.settings.secret else seeded)"),
+    ("federation.py", "np.random.default_rng([seed, 0])"),  # whose turn it is; rounds begin at 1
     ("clock/devices.py", "np.random.default_rng(derived_seed(seed, 0, client, 'device'))"),
     (
         "clock/events.py",

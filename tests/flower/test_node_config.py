@@ -109,7 +109,7 @@ def test_a_trial_on_ones_own_machine_serves_whatever_is_named(disk: Path) -> Non
 
 
 def test_nothing_declared_is_nothing_for_a_remote_run() -> None:
-    with pytest.raises(ConfigError, match=r"folder:PATH or sites:PATH"):
+    with pytest.raises(ConfigError, match=r"folder:PATH, sites:PATH or npz:PATH"):
         NodeConfig.read(NODE).load(asked_for("remote"))
 
 
@@ -256,7 +256,7 @@ def test_no_setting_of_a_run_tells_a_name(
 
 def test_every_key_that_could_ask_is_asked_with() -> None:
     harmless = {"dataset", "alpha", "per_client", "min_size", "mean", "std"}  # numbers alone
-    harmless |= {"crop", "flip", "rotation", "cutout"}
+    harmless |= {"crop", "flip", "rotation", "cutout", "features"}
     assert {field.name for field in fields(DataSettings)} == harmless | ASKING.keys()
 
 

@@ -147,5 +147,5 @@ def test_a_message_may_leave_out_what_is_frozen_and_nothing_else() -> None:
     sent.pop("classifier.bias")
     with pytest.raises(KeyError):
         load(model, sent, optional=frozen_tensors(model))
-    with pytest.raises(RuntimeError, match="Missing key"):
+    with pytest.raises(ConfigError, match="Missing key"):
         frozen(model, sent)

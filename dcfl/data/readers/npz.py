@@ -125,7 +125,7 @@ def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         return {key: _read(path, archive, key, members[key]) for key in keys}
 
 
-class Embedded(NamedTuple):
+class StoredEmbeddings(NamedTuple):
     """The embeddings of pictures, a row each."""
 
     features: NDArray[np.float32]  # [n, d]
@@ -138,7 +138,7 @@ class Embedded(NamedTuple):
         return None if label < 0 else self.class_names[label]
 
 
-def read_embedded(path: Path) -> Embedded | None:
+def read_embedded(path: Path) -> StoredEmbeddings | None:
     """What `dcfl embed` has written of pictures; `features` are enough. None if there are none."""
     with _one_line(str(path)), open_data(path, MAX_FILE) as stream, ZipFile(stream) as archive:
         known = {*_members(path, archive)} & {"features", "files", "labels", "class_names"}
@@ -156,7 +156,7 @@ def read_embedded(path: Path) -> Embedded | None:
     fits = labels.dtype.kind in "iu" and len(files) == len(labels) == count
     if not fits or not -1 <= labels.min() <= labels.max() < max(len(names), 0):
         raise DatasetCorrupt(f"{path}: labels, files and class_names do not fit the features")
-    return Embedded(features, [str(file) for file in files], labels.astype(np.int64), names)
+    return StoredEmbeddings(features, [str(file) for file in files], labels.astype(np.int64), names)
 
 
 @contextmanager

@@ -182,7 +182,7 @@ def test_a_run_of_a_folder_with_hostile_names_in_a_process(here: Path) -> None:
     assert found["dataset"] == f"folder:{data}"
     assert len(found["class_names"]) == len(ON_DISK)
     dcfl_("analyse", out, "--no-drift", "--out", "analysis")
-    assert_page(here / "analysis" / "analysis.html", 3)
+    assert_page(here / "analysis" / "analysis.html", 2)
 
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])

@@ -63,7 +63,8 @@ class FedGen(Method):
     # of the distance between what is predicted for an image and for features of its class
     likeness: float = key(10.0, ge=0)
     fade: float = key(0.98, gt=0, le=1)  # factor on both, and on `lr`, after each round
-    samples: int = key(32, ge=2, le=10_000)  # features in a step, at clients and at the server
+    # Features in a step, at clients and at the server, which compares all pairs of them.
+    samples: int = key(32, ge=2, le=512)
     steps: int = key(50, ge=1, le=10_000)  # of the generator in a round
     lr: float = key(3e-4, gt=0)  # of these steps, by Adam
     diversity: float = key(1.0, ge=0)  # weight of the term that keeps features of a class apart

@@ -73,6 +73,7 @@ def test_a_comparison_becomes_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     }
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own_stands_beside_the_others(tmp_path: Path) -> None:
     stored = ROOT / "benchmarks" / "results" / "board" / "digits.csv"
     before = stored.read_bytes()

@@ -90,7 +90,7 @@ def privacy(
 
     See docs/privacy.md. No run is needed: the answer depends on nothing but these numbers.
     """
-    from dcfl.cli.tables import NOISE_WORDS, noise_table
+    from dcfl.cli.tables import CORRELATED, CORRELATED_WORDS, NOISE_WORDS, noise_table
     from dcfl.cli.terminal import stdout
     from dcfl.privacy import Schedule, noise_needed
 
@@ -112,6 +112,8 @@ def privacy(
     )
     stdout.print(noise_table(found))
     print(NOISE_WORDS)
+    if any(CORRELATED in one.where for one in found):
+        print(CORRELATED_WORDS)
 
 
 def methods(

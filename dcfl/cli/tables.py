@@ -59,8 +59,11 @@ def comparison_table(standing: Standing) -> Table:
 NOISE_WORDS = """
 on the mean: how long the noise in a round's mean is, in clips; the mean change is shorter than one.
 harmless from: extrapolated to as many clients as make that a tenth, with the same participation and
-so with the same epsilon. It says what a larger federation could do, not this one.
-privacy.correlated: what is left of the noise in the sum of all rounds, an equal part for each."""
+so with the same epsilon. It says what a larger federation could do, not this one."""
+CORRELATED = "privacy.correlated"
+CORRELATED_WORDS = (
+    f"{CORRELATED}: what is left of the noise in the sum of all rounds, an equal part for each."
+)
 
 
 def noise_table(needed: Sequence[NoiseNeeded]) -> Table:
